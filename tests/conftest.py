@@ -49,7 +49,13 @@ SECONDS = Path(__file__).resolve().with_name("seconds.txt")
 MORE_PACKAGES = frozenset({"hostlist", "kubernetes_validate", "sklearn", "torch"})
 """Of the extra `test`: what the extra `unit` does not have, and test files import."""
 NOT_FOUND = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-MARKS = {"fault": "fault", "pods": "clusters", "slurm": "clusters", "ssh": "clusters"}
+MARKS = {
+    "fault": "fault",
+    "frameworks": "frameworks",
+    "pods": "clusters",
+    "slurm": "clusters",
+    "ssh": "clusters",
+}
 """Of each folder with tests of one kind."""
 
 settings.register_profile("steady", derandomize=True, deadline=None)

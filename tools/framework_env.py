@@ -11,16 +11,19 @@ line for each: the path of its Python, or why it can't be had. The exit code is 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tools.other_torch import why
 
@@ -32,16 +35,25 @@ PROGRAMS = {"rallypoint": "rallypoint.cli.main", "torchrun": "torch.distributed.
 """Programs of shared packages that each environment has, with its own Python: name -> module."""
 
 
-def pins() -> dict[str, dict[str, list[str]]]:
-    """The table of the pinned packages: name -> `packages` and further `words` of pip."""
-    return tomllib.loads(PINS.read_text())
+class Pins(NamedTuple):
+    """What pip installs into one environment, with further words and variables of its own."""
+
+    packages: list[str]
+    words: Sequence[str] = ()
+    variables: Mapping[str, str] = MappingProxyType({})
+
+
+def pins() -> dict[str, Pins]:
+    """The table of the pinned packages, by the names of the environments."""
+    return {name: Pins(**row) for name, row in tomllib.loads(PINS.read_text()).items()}
 
 
 def environment(name: str, folder: Path | None = None) -> Path:
     """The Python of the environment of this framework, which is made if it is not there yet.
 
-    Blocks for a minute or so when it is made, and while another process makes it. Raises
-    LookupError, one line, where it can't be had. It may be called again: pip is asked anew.
+    Blocks for half a minute when it is made (DeepSpeed: two, it is compiled), and while another
+    process makes it. Raises LookupError, one line, where it can't be had. It may be called again:
+    pip is asked anew.
     """
     folder, table = folder or FOLDER, pins()
     if name not in table:
@@ -73,7 +85,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _make(folder: Path, python: Path, row: dict[str, list[str]]) -> None:
+def _make(folder: Path, python: Path, row: Pins) -> None:
     _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
     shared = sysconfig.get_path("purelib")
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
@@ -85,7 +97,7 @@ def _make(folder: Path, python: Path, row: dict[str, list[str]]) -> None:
         script.write_text(f"#!{python}\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
         script.chmod(0o755)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    _run([*pip, *row.get("words", []), *row["packages"], *_shared_torch()])
+    _run([*pip, *row.words, *row.packages, *_shared_torch()], row.variables)
 
 
 @cache
@@ -97,8 +109,9 @@ def _shared_torch() -> Sequence[str]:
         return ()
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
+    env = os.environ | (variables or {})
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LookupError(why(done.stdout, done.stderr))
 

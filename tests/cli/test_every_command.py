@@ -259,7 +259,7 @@ def test_a_job_that_ends_before_what_a_person_wants_is_done(place: Place, tmp_pa
     job = STUCK_JOB
     restart = place.start("restart", job=job, stdout=subprocess.PIPE)
     wait_until(lambda: "stopping for" in place.run("status", job=job).stdout, "the round to end")
-    late = place.run("restart", "--timeout", "0.05", job=job)
+    late = place.run("restart", "--timeout", "20", job=job)
     is_refused(late, 2, "no workers run now: the job waits for node node-0 to stop")
     assert place.run("cancel", job=job).returncode == 0
     out, said = restart.communicate(timeout=patience(LIMIT_S))

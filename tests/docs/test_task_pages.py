@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.docs.page import DOCS
 
-PAGES = ("slurm", "kubernetes", "ssh", "from-torchrun", "placement", "troubleshooting")
+PAGES = (
+    "slurm",
+    "kubernetes",
+    "ssh",
+    "from-torchrun",
+    "placement",
+    "troubleshooting",
+    "frameworks",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -106,4 +106,4 @@ def test_an_unknown_name_is_answered_with_those_of_the_table(tmp_path: Path, tin
 
 def test_every_pin_is_of_one_version() -> None:
     for row in pins().values():
-        assert all(re.fullmatch(r"[a-z-]+==[\d.]+", package) for package in row["packages"])
+        assert all(re.fullmatch(r"[a-z-]+==[\d.]+", package) for package in row.packages)

@@ -27,10 +27,10 @@ def test_every_bug_has_a_name_of_its_own_and_a_test_that_has_found_it() -> None:
     assert [bug.name for bug in BUGS if bug.found_by not in tests] == []
 
 
-def test_there_are_three_bugs_of_each_machine_and_one_of_each_host() -> None:
+def test_there_are_at_least_three_bugs_of_each_machine_and_one_of_each_host() -> None:
     numbers = Counter(bug.module for bug in BUGS_IN_MACHINES)
     machines = [each for each in numbers if "core/" in each or each.endswith("machine.py")]
-    assert numbers == {module: 3 if module in machines else 1 for module in numbers}
+    assert all(n >= 3 if module in machines else n == 1 for module, n in numbers.items())
     assert (len(machines), len(numbers)) == (7, 14)
 
 
