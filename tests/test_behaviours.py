@@ -1,4 +1,4 @@
-"""Every behaviour and every defect of docs/design/behaviours.md has a test that is named after it."""
+"""Every behaviour and defect of docs/design/behaviours.md has a test that is named after it."""
 
 from __future__ import annotations
 

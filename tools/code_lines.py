@@ -96,8 +96,10 @@ def count_groups(
     root: Path = ROOT,
     look: Callable[[str, ast.Module], object] = lambda path, tree: None,
 ) -> dict[str, int]:
-    """Return the lines of code of each group, by its name. Calls `look` with the path of each file
-    and what was parsed of it."""
+    """Return the lines of code of each group, by its name.
+
+    Calls `look` with the path of each file and what was parsed of it.
+    """
     by_path = {path: group.name for group in groups for path in group.paths}
     found = dict.fromkeys(by_path.values(), 0)
     for top in sorted({path.partition("/")[0] for path in by_path}):
@@ -113,7 +115,7 @@ def count_groups(
 
 
 def lies_under(path: str, folder: str) -> bool:
-    """Whether the path is the folder, or in it."""
+    """Return whether the path is the folder, or in it."""
     return f"{path}/".startswith(f"{folder}/")
 
 
@@ -134,7 +136,7 @@ def judge_budget(name: str, budget: int, lines: int, what: str = "lines of code"
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     total = 0
     for path in sys.argv[1:]:
         files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*.py"))

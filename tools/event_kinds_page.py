@@ -15,12 +15,12 @@ _HEAD = """\
 
 
 def section() -> str:
-    """The table, as it has to stand between the marks."""
+    """Return the table, as it has to stand between the marks."""
     return _HEAD + "".join(map(_row, KINDS))
 
 
 def written(page: str) -> str:
-    """The page with the table of today."""
+    """Return the page with the table of today."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + section() + END + after

@@ -44,7 +44,7 @@ class Recorder:
         self._prefix = f"{source_dir}{os.sep}"
 
     def start(self) -> None:
-        """Records from here on, in all threads of this process."""
+        """Record from here on, in all threads of this process."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
 
@@ -71,7 +71,7 @@ class Recorder:
             self.calls.append((module, types, texts))
 
     def until(self, line: str) -> dict[str, list[str]]:
-        """What was seen up to the last call that was given the line."""
+        """Return what was seen up to the last call that was given the line."""
         sys.setprofile(None)
         threading.setprofile(None)
         ends = [
@@ -103,7 +103,7 @@ def _type_name(value: object) -> str | None:
 
 
 def start_at_exit_of(pid_file: Path, recorder: Recorder) -> None:
-    """Starts the recorder when a pidfd of the process that is named in the file is readable."""
+    """Start the recorder when a pidfd of the process that is named in the file is readable."""
     pidfds: dict[int, int] = {}
     open_pidfd, select = os.pidfd_open, selectors.EpollSelector.select
     started = False
@@ -128,7 +128,7 @@ def start_at_exit_of(pid_file: Path, recorder: Recorder) -> None:
 
 
 def main(source_dir: Path, scratch: Path) -> None:
-    """Runs the job, and prints what was seen."""
+    """Run the job, and prints what was seen."""
     pid_file, script, said = (scratch / name for name in ("pid", "worker.py", "stderr"))
     script.write_text(WORKER.format(path=str(pid_file)))
     recorder = Recorder(source_dir / PACKAGE)

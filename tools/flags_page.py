@@ -18,7 +18,7 @@ _TABLE = re.compile(re.escape(_HEAD) + r"(?:\|.*\n)+")
 
 
 def with_flags(page: str) -> str:
-    """The page with the list as the table of settings has it."""
+    """Return the page with the list as the table of settings has it."""
     lines = []
     for title, rows in GROUPS:
         if names := ", ".join(f"`{row.flag}`" for row in rows if not is_torchrun(row)):

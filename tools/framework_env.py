@@ -44,12 +44,12 @@ class Pins(NamedTuple):
 
 
 def pins() -> dict[str, Pins]:
-    """The table of the pinned packages, by the names of the environments."""
+    """Return the table of the pinned packages, by the names of the environments."""
     return {name: Pins(**row) for name, row in tomllib.loads(PINS.read_text()).items()}
 
 
 def environment(name: str, folder: Path | None = None) -> Path:
-    """The Python of the environment of this framework, which is made if it is not there yet.
+    """Return the Python of the environment of this framework, which is made if it is not there yet.
 
     Blocks for half a minute when it is made (DeepSpeed: two, it is compiled), and while another
     process makes it. Raises LookupError, one line, where it can't be had. It may be called again:
@@ -117,7 +117,7 @@ def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None
 
 
 def main(names: Sequence[str]) -> int:
-    """The command; returns its exit code."""
+    """Return the command; returns its exit code."""
     code = 0
     for name in names or pins():
         try:

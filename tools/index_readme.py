@@ -17,7 +17,7 @@ class IndexReadme(MetadataHookInterface):
     """Gives the project its long description."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Called by hatchling, once for each build."""
+        """Set the readme of a build. Hatchling calls this once for each build."""
         text = Path(self.root, "README.md").read_text("utf-8")
         for pattern, replacement in self.config["substitutions"]:
             text = re.sub(pattern, replacement, text)

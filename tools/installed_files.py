@@ -1,5 +1,6 @@
-"""The files that a wheel installs besides the package: the man page, and completions of shells, in
-the places where systems look for them.
+"""The files that a wheel installs besides the package.
+
+The man page, and completions of shells, in the places where systems look for them.
 
 They are made from the tables of options, so what is installed has every option of this version.
 """

@@ -34,23 +34,23 @@ class Addition:
 
 
 def flags(tree: ast.Module) -> set[str]:
-    """The options of the table of settings."""
+    """Return the options of the table of settings."""
     return {name for _, name in _rows(tree) if name.startswith("--")}
 
 
 def messages(tree: ast.Module) -> set[str]:
-    """The messages: structs with a tag, by which a union is decoded."""
+    """Return the messages: structs with a tag, by which a union is decoded."""
     classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
     return {node.name for node in classes if any(word.arg == "tag" for word in node.keywords)}
 
 
 def events(tree: ast.Module) -> set[str]:
-    """The kinds of events."""
+    """Return the kinds of events."""
     return {name for target, name in _rows(tree) if target.isupper()}
 
 
 def commands(tree: ast.Module) -> set[str]:
-    """The keys of the table of commands."""
+    """Return the keys of the table of commands."""
     tables = (
         node.value
         for node in tree.body
@@ -72,8 +72,10 @@ KINDS = (*TABLES, "an engine")
 
 
 def _rows(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Every call at the top of a module whose first argument is a text: the name that it is
-    assigned to, and that text."""
+    """Return every call at the top of a module whose first argument is a text.
+
+    The name that it is assigned to, and that text.
+    """
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -91,7 +93,7 @@ class History:
         self._root, self._commit = root, commit
 
     def why_none(self) -> str:
-        """Why there is no history to read; empty: there is one."""
+        """Return why there is no history to read; empty: there is one."""
         top = self._git("rev-parse", "--show-toplevel")
         if top is None or Path(top.strip()).resolve() != self._root.resolve():
             return "no history: no git repository"
@@ -140,7 +142,9 @@ class History:
 
     def _versions(self, path: str) -> Iterator[tuple[str, str, str]]:
         """Yield the commits that changed a file, the newest first, with its path before and after.
-        Git follows renames; a file that was made has one path."""
+
+        Git follows renames; a file that was made has one path.
+        """
         words = ("log", "--follow", "--format=%x00%H", "--name-status", self._commit, "--", path)
         for entry in (self._git(*words) or "").split("\0")[1:]:
             commit, *rows = entry.split("\n")
@@ -152,7 +156,7 @@ class History:
         return names(ast.parse(source)) if source else set()
 
     def _was_there(self, name: str, commit: str) -> bool:
-        """Whether the sources of this commit have the name, as a word."""
+        """Return whether the sources of this commit have the name, as a word."""
         search = ("grep", "-q", "-I", "-E", rf"(^|[^-_[:alnum:]]){name}($|[^-_[:alnum:]])")
         return self._git(*search, commit, "--", "src") is not None
 

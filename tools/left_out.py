@@ -1,5 +1,8 @@
-"""A plugin of pytest that leaves out tests by their whole names; `--deselect` takes the beginning
-of a name, which other tests share. `LEFT_OUT` names a file with one name a line."""
+"""A plugin of pytest that leaves out tests by their whole names.
+
+`--deselect` takes the beginning of a name, which other tests share. `LEFT_OUT` names a file with
+one name a line.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,6 @@ ABOUT_LISTS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs the tests that are not left out."""
+    """Run the tests that are not left out."""
     names = set(Path(os.environ[VARIABLE]).read_text().split("\n"))
     items[:] = [item for item in items if item.nodeid not in names and item.name not in ABOUT_LISTS]

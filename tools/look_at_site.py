@@ -170,7 +170,7 @@ def look(browser: Browser, site: str, folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """The command."""
+    """Return the command."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "site-pictures")
     if (program := which("chromium")) is None:
         print("no chromium is installed: see tools/install_chromium.sh")

@@ -40,7 +40,7 @@ class Outcome(Enum):
 
 
 def find_python(version: str, path: str, pyenv_root: Path) -> str | None:
-    """The first interpreter of the version that starts: by the PATH, then pyenv's newest."""
+    """Return the first interpreter of the version that starts: by the PATH, then pyenv's newest."""
     folders = [Path(folder) for folder in path.split(os.pathsep) if folder]
     installed = sorted(pyenv_root.glob(f"versions/{version}.*/bin"), key=_patch, reverse=True)
     for folder in [*folders, *installed]:
@@ -56,13 +56,13 @@ def _patch(folder: Path) -> int:
 
 
 def _says(python: Path) -> str:
-    """A shim of pyenv's for a version that is not active exits with an error."""
+    """Return a shim of pyenv's for a version that is not active exits with an error."""
     done = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
 def run_tests(version: str, python: str, run: Run) -> Outcome:
-    """Sets up an environment for the version and runs what it can."""
+    """Set up an environment for the version and runs what it can."""
     unit = f".matrix/{version}-unit"
     has_packages = run(["make", f"{unit}/.ready-unit", f"VENV={unit}", f"PYTHON={python}"]) == 0
     collect = [f"{unit}/bin/python", "-m", "pytest", "--collect-only", "-qq", "-m", "", "tests"]
@@ -82,7 +82,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def main(versions: Sequence[str]) -> int:
-    """The command; returns its exit code."""
+    """Return the command; returns its exit code."""
     pyenv_root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     outcomes = {}
     for version in versions or VERSIONS:

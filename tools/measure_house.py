@@ -85,12 +85,12 @@ class Figures:
     names: dict[str, list[str]] = field(default_factory=dict)
 
     def count(self, row: str, names: Sequence[str]) -> None:
-        """A row that is the number of the names."""
+        """Return the row that is the number of the names."""
         self.rows[row], self.names[row] = str(len(names)), list(names)
 
 
 def read_modules(source_dir: Path) -> list[Module]:
-    """All modules of the package under `source_dir`, by name."""
+    """Return all modules of the package under `source_dir`, by name."""
     files = {}
     for file in sorted((source_dir / PACKAGE).rglob("*.py")):
         path = file.relative_to(source_dir).as_posix()
@@ -111,7 +111,7 @@ def read_modules(source_dir: Path) -> list[Module]:
 
 
 def _imports(node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
-    """Every import below the node as (kind, dotted name)."""
+    """Yield every import below the node as (kind, dotted name)."""
     for child in _statements(node):
         if isinstance(child, ast.Import):
             yield from ((kind, alias.name) for alias in child.names)
@@ -126,22 +126,24 @@ def _imports(node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Its direct children that are statements or hold some; imports and definitions are in no
-    other, and most of a tree are expressions."""
+    """Return the direct children that are statements or hold some.
+
+    Imports and definitions are in no other, and most of a tree are expressions.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield child
 
 
 def _in_package(imported: str, known: Mapping[str, object]) -> str | None:
-    """The module that an import reaches: `a.b.C` is `a.b` where C is no module."""
+    """Return the module that an import reaches: `a.b.C` is `a.b` where C is no module."""
     while imported and imported not in known:
         imported = imported.rpartition(".")[0]
     return imported or None
 
 
 def cycles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
-    """The groups of modules that import each other (strongly connected; Tarjan 1972)."""
+    """Return the groups of modules that import each other (strongly connected; Tarjan 1972)."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -169,7 +171,7 @@ def cycles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
 
 
 def importers(modules: Sequence[Module]) -> dict[str, set[str]]:
-    """Which modules import each, at any time."""
+    """Return which modules import each, at any time."""
     found: dict[str, set[str]] = {module.name: set() for module in modules}
     for module in modules:
         for other in module.eager | module.lazy:
@@ -188,7 +190,7 @@ def small_for_one_package(modules: Sequence[Module]) -> list[str]:
 
 
 def class_attributes(tree: ast.Module) -> dict[str, int]:
-    """The number of attributes of every class, by its qualified name."""
+    """Return the number of attributes of every class, by its qualified name."""
     found = {}
     for name, node in _named(tree):
         if not isinstance(node, ast.ClassDef):
@@ -219,7 +221,7 @@ def _stored(method: ast.AST, own: str) -> set[str]:
 
 
 def parameters(tree: ast.Module) -> dict[str, int]:
-    """The number of parameters of every function, by its qualified name."""
+    """Return the number of parameters of every function, by its qualified name."""
     found = {}
     for name, node in _named(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -230,7 +232,7 @@ def parameters(tree: ast.Module) -> dict[str, int]:
 
 
 def _named(node: ast.AST, above: str = "") -> Iterator[tuple[str, ast.AST]]:
-    """Every class and function with its qualified name."""
+    """Yield every class and function with its qualified name."""
     for child in _statements(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield f"{above}{child.name}", child
@@ -240,7 +242,7 @@ def _named(node: ast.AST, above: str = "") -> Iterator[tuple[str, ast.AST]]:
 
 
 def measure(modules: Sequence[Module]) -> Figures:
-    """All that reading the sources tells."""
+    """Return all that reading the sources tells."""
     figures = Figures()
     lengths = [module.lines for module in modules]
     longest = max(modules, key=lambda module: module.lines)
@@ -329,7 +331,7 @@ def _import_lines(tree: ast.Module) -> int:
 
 
 def measure_exit(source_dir: Path, figures: Figures) -> None:
-    """Adds what a worker's exit passes on its way to the last line that its job prints."""
+    """Add what a worker's exit passes on its way to the last line that its job prints."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, Path(__file__).with_name("exit_path.py"), source_dir, folder],
@@ -347,8 +349,10 @@ def measure_exit(source_dir: Path, figures: Figures) -> None:
 
 
 def unpack(tree: str, folder: Path) -> tuple[Path, History]:
-    """The root of a directory, or of a commit, which is unpacked into the folder; and its history.
-    Ends the program for what is neither."""
+    """Return the root of a directory, or of a commit, and its history.
+
+    A commit is unpacked into the folder. Ends the program for what is neither.
+    """
     if Path(tree).is_dir():
         return Path(tree).resolve(), History(Path(tree))
     parts = ["src", "tests"]
@@ -363,7 +367,7 @@ def unpack(tree: str, folder: Path) -> tuple[Path, History]:
 
 
 def table(columns: Mapping[str, Figures]) -> str:
-    """The rows of all columns as Markdown."""
+    """Return the rows of all columns as Markdown."""
     names = list(dict.fromkeys(row for each in columns.values() for row in each.rows))
     lines = [["", *columns], ["---"] * (len(columns) + 1)]
     lines += [[row, *(each.rows.get(row, "-") for each in columns.values())] for row in names]
@@ -371,7 +375,7 @@ def table(columns: Mapping[str, Figures]) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tree", default=str(ROOT))
     parser.add_argument("--against", metavar="COMMIT-OR-DIR")

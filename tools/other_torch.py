@@ -25,7 +25,7 @@ _TESTS = ("-m", "pytest", "--workers", "3", "-rsfxE", "--torch=other", "tests/co
 
 
 def environment(version: str, folder: Path, packages: Sequence[str]) -> str:
-    """The Python of an environment that has this torch and the packages; it is made once.
+    """Return the Python of an environment that has this torch and the packages; it is made once.
 
     Raises LookupError, one line, where it can't be made.
     """
@@ -46,8 +46,10 @@ def environment(version: str, folder: Path, packages: Sequence[str]) -> str:
 
 
 def why(out: str, errors: str) -> str:
-    """In one line, from what pip wrote: what keeps the version out, or its last error, without
-    addresses."""
+    """Return in one line, from what pip wrote, why the version can't be had.
+
+    What keeps it out, or its last error, without addresses.
+    """
     conflict = out.partition("The conflict is caused by:\n")[2].partition("\n\n")[0]
     causes = [line.strip() for line in conflict.splitlines()]
     constraints = [cause.partition(CONSTRAINT)[2] for cause in causes if CONSTRAINT in cause]
@@ -68,7 +70,7 @@ def _last_error(text: str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; returns its exit code."""
+    """Return the command; returns its exit code."""
     version = words[0] if words else ""
     if not _VERSION.fullmatch(version):
         print(f"{version!r}: needs a version of torch, for example make compat TORCH=2.14.1")

@@ -17,7 +17,7 @@ _STATES = re.compile(r"^\| succeeded, .*\n", re.MULTILINE)
 
 
 def written(page: str) -> str:
-    """The page with the table of today, and its row of the states of jobs."""
+    """Return the page with the table of today, and its row of the states of jobs."""
     states = ", ".join(each.value for each in Outcome if not each.row.state)
     page = _STATES.sub(f"| {states} | has ended |\n", page)
     return _TABLE.sub(lambda _: _HEAD + "".join(map(_row, Outcome)), page)

@@ -29,7 +29,7 @@ RIDDLE = re.compile(
 
 
 def is_riddle(docstring: str) -> bool:
-    """Whether the docstring begins with a word of the list."""
+    """Return whether the docstring begins with a word of the list."""
     return RIDDLE.match(docstring.strip()) is not None
 
 
@@ -46,7 +46,7 @@ def riddles(tree: ast.Module) -> list[tuple[int, str]]:
 
 
 def main() -> int:
-    """The command. Returns 1 if there is a riddle."""
+    """Return the command. Returns 1 if there is a riddle."""
     paths = [Path(path) for path in sys.argv[1:] or ("src",)]
     files = [
         f for path in paths for f in ([path] if path.is_file() else sorted(path.rglob("*.py")))

@@ -1,5 +1,7 @@
-"""Bugs of `core`, `coordinator` and `agent` that a developer could make while code is moved around,
-and the tests that find each of them. `python -m tools.planted_bugs --list moves`.
+"""Bugs that a developer could make while code is moved around.
+
+In `core`, `coordinator` and `agent`, and the tests that find each of them. `python -m
+tools.planted_bugs --list moves`.
 
 After a move the place of a bug is found by its text, wherever that is now. Who changes that text
 changes it here too. Each comment says what a user would notice.

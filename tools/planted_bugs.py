@@ -1,6 +1,7 @@
-"""Plants known bugs, one at a time, in a copy of the source, and lists by which seed the simulator
-finds each. `python -m tools.planted_bugs [--list reader] [--seeds A-B] [NAME ...]`; exits 1 if one
-was not found.
+"""Plants known bugs, one at a time, in a copy of the source.
+
+Lists by which seed the simulator finds each. `python -m tools.planted_bugs [--list reader] [--seeds
+A-B] [NAME ...]`; exits 1 if one was not found.
 
 A seed that breaks a rule without the bug has not found it.
 
@@ -59,7 +60,10 @@ def plant(bug: Bug, source: Path, folder: Path) -> None:
 
 
 def first_broken(source: Path, first: int, last: int) -> Found | None:
-    """The first of these seeds that breaks a rule there. Raises RuntimeError if none can be run."""
+    """Return the first of these seeds that breaks a rule there.
+
+    Raises RuntimeError if none can be run.
+    """
     command = [sys.executable, "-m", "tests.simulator", "--first", "--brief"]
     done = subprocess.run(
         [*command, "--seeds", f"{first}-{last}"],
@@ -90,8 +94,10 @@ def broken_by(source: Path, plan: Path) -> Found | None:
 
 
 def found(bug: Bug, source: Path, first: int, last: int) -> Found | None:
-    """The first seed that breaks a rule with this bug, and none without it; if no seed does, a plan
-    that broke a rule once."""
+    """Return the first seed that breaks a rule with this bug, and none without it.
+
+    If no seed does, a plan that broke a rule once.
+    """
     with tempfile.TemporaryDirectory() as folder:
         planted = Path(folder) / "src"
         plant(bug, source, planted)
@@ -103,7 +109,7 @@ def found(bug: Bug, source: Path, first: int, last: int) -> Found | None:
 
 
 def main() -> int:
-    """Returns 1 if a bug was not found."""
+    """Run the command. Returns 1 if a bug was not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", default="1-3000", metavar="A-B")
     parser.add_argument("--jobs", type=int, default=2)

@@ -1,5 +1,8 @@
-"""Bugs chosen by a reader of the documents and of `core` alone, who knew neither what the simulator
-checks nor which bugs were planted before. `python -m tools.planted_bugs --list reader`."""
+"""Bugs chosen by a reader of the documents and of `core` alone.
+
+The reader knew neither what the simulator checks nor which bugs were planted before. `python -m
+tools.planted_bugs --list reader`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Plants bugs in a copy of the repository, and finds out which test notices each of them. Run by
-`python -m tools.planted_bugs --list moves` or `--list machines`.
+"""Plants bugs in a copy of the repository, and finds out which test notices each of them.
+
+Run by `python -m tools.planted_bugs --list moves` or `--list machines`.
 
 First the test that has found a bug before is run with it alone. The bugs that are left are planted
 together, and the suite is run as `make test` selects it. Each test that fails there is tried with
@@ -37,8 +38,10 @@ _SUITE = re.compile(r"^unit:.*?-m pytest (.*?)$", re.MULTILINE | re.DOTALL)
 
 
 def place_of(bug: MovedBug, root: Path) -> Path:
-    """The file that holds the text of this bug now, wherever it was moved. Raises ValueError if it
-    does not occur exactly once in the package."""
+    """Return the file that holds the text of this bug now, wherever it was moved.
+
+    Raises ValueError if it does not occur exactly once in the package.
+    """
     files = sorted((root / PACKAGE).rglob("*.py"))
     counts = {file: number for file in files if (number := file.read_text().count(bug.old))}
     if sum(counts.values()) != 1:
@@ -48,7 +51,7 @@ def place_of(bug: MovedBug, root: Path) -> Path:
 
 
 def suite_options(makefile: str) -> list[str]:
-    """The options of pytest with which `make test` selects the tests."""
+    """Return the options of pytest with which `make test` selects the tests."""
     from shlex import split
 
     found = _SUITE.search(makefile)
@@ -57,11 +60,13 @@ def suite_options(makefile: str) -> list[str]:
 
 
 class Copies:
-    """Copies of the repository, which end with `folder`. Their tests run with this interpreter, and
-    import the package from the copy: see `check`."""
+    """Copies of the repository, which end with `folder`.
+
+    Their tests run with this interpreter, and import the package from the copy: see `check`.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Makes the copy without a bug. Raises RuntimeError if a test would not run its code."""
+        """Make the copy without a bug. Raises RuntimeError if a test would not run its code."""
         self._folder = folder
         self._numbers = 0
         self.sound = folder / "sound"
@@ -87,7 +92,10 @@ class Copies:
         self.check(self.sound)
 
     def check(self, copy: Path) -> None:
-        """Raises RuntimeError if a test in this copy, or what it starts, imports another source."""
+        """Check that no test in this copy, or what it starts, imports another source.
+
+        Raises RuntimeError.
+        """
         script = "import os, rallypoint; print(os.path.dirname(rallypoint.__file__))"
         for command in ([sys.executable, "-c", script], [sys.executable, "-P", "-c", script]):
             environ = self._environ(copy)
@@ -98,7 +106,7 @@ class Copies:
                 raise RuntimeError(f"tests would import {done.stdout.strip()}, and not {copy}")
 
     def planted(self, bugs: Sequence[MovedBug]) -> Path:
-        """A copy with all of these bugs. Raises ValueError as `place_of`."""
+        """Return a copy with all of these bugs. Raises ValueError as `place_of`."""
         self._numbers += 1
         copy = self._folder / f"planted{self._numbers}"
         shutil.copytree(self.sound, copy, symlinks=True)
@@ -114,8 +122,10 @@ class Copies:
     def outcomes(
         self, copy: Path, options: Sequence[str], limit_s: float, left_out: Sequence[str] = ()
     ) -> Generator[tuple[str, bool], None, None]:
-        """Run tests there but those `left_out`, and tell of each, as soon as it has ended, whether
-        it has failed. Who stops asking ends the run. Ends also after `limit_s`."""
+        """Run tests there but those `left_out`, and tell of each whether it has failed.
+
+        As soon as it has ended. A caller that stops asking ends the run. Ends also after `limit_s`.
+        """
         names, environ = copy / ".left-out", self._environ(copy)
         names.write_text("\n".join(left_out))
         environ[left_out_plugin.VARIABLE] = str(names)
@@ -147,12 +157,14 @@ class Copies:
             return next((test for test, has_failed in outcomes if has_failed), "")
 
     def fails(self, copy: Path, test: str) -> bool:
-        """Whether this test fails there, and not because time is over."""
+        """Return whether this test fails there, and not because time is over."""
         return bool(self.first_failure(copy, [test], TEST_S))
 
     def has_found(self, test: str, planted: Path) -> bool:
-        """Whether this test, which has failed with a bug, fails by it: again with the bug alone,
-        and not without."""
+        """Return whether this test, which has failed with a bug, fails by it.
+
+        Again with the bug alone, and not without.
+        """
         return self.fails(planted, test) and not self.fails(self.sound, test)
 
     def _environ(self, copy: Path) -> dict[str, str]:
@@ -180,7 +192,9 @@ def found_first(copies: Copies, bug: MovedBug) -> str:
 
 def found_by_suite(copies: Copies, bugs: Sequence[MovedBug], limit_s: float) -> dict[str, str]:
     """Return which test finds each of these bugs, by its name; those that none does are left out.
-    The suite ends when all are found, and after `limit_s`."""
+
+    The suite ends when all are found, and after `limit_s`.
+    """
     suite = suite_options((ROOT / "Makefile").read_text())
     ends_at = time.monotonic() + limit_s
     found: dict[str, str] = {}

@@ -98,7 +98,7 @@ def release(*, dry_run: bool) -> list[Path]:
 
 
 def main() -> int:
-    """The command."""
+    """Return the command."""
     parser = argparse.ArgumentParser(description="make the files of a release in dist/")
     parser.add_argument("--dry-run", action="store_true", help="of a tree that is not ready, too")
     try:

@@ -63,8 +63,10 @@ def target_of(source: Path, link: str) -> str | None:
 
 
 def with_links_of_site(text: str, source: Path, place: str) -> str:
-    """Rewrite the links of a page of the repository to places on the site. A link to source becomes
-    its text."""
+    """Rewrite the links of a page of the repository to places on the site.
+
+    A link to source becomes its text.
+    """
 
     def replaced(found: re.Match[str]) -> str:
         target = target_of(source, found[1])

@@ -30,7 +30,7 @@ _KINDS = {"flag": "flag", "key": "`--rdzv-conf` key", "variable": "variable", "n
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_TOP, *map(_section, VERSIONS)])
 
 

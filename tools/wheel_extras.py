@@ -18,7 +18,7 @@ class WheelExtras(BuildHookInterface[Any]):
         return Path(self.directory, ".extras")
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatchling, once for each wheel."""
+        """Add the files. Hatchling calls this once for each wheel."""
         if version == "editable":
             return
         sys.path[:0] = [str(Path(self.root, "src")), self.root]
@@ -30,5 +30,5 @@ class WheelExtras(BuildHookInterface[Any]):
             build_data["shared_data"][str(self._folder / name)] = place
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Called by hatchling when the wheel is there."""
+        """Remove the temporary files. Hatchling calls this when the wheel is there."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -84,7 +84,7 @@ def wait(condition: Callable[[], bool], what: str) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses now."""
+    """Return a port of loopback that nobody uses now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -92,7 +92,7 @@ def free_port() -> int:
 
 
 def run_job(command: Path, folder: Path) -> None:
-    """A job of two nodes with one worker each, of which one is killed. Raises JobError."""
+    """Run a job of two nodes with one worker each, of which one is killed. Raises JobError."""
     script = folder / "worker.py"
     script.write_text(WORKER)
     words = ["run", "--nnodes", "2", "--max-restarts", "1", "--insecure", "--quiet"]
@@ -117,7 +117,7 @@ def run_job(command: Path, folder: Path) -> None:
 
 
 def try_version(python: str, wheel: Path) -> str:
-    """What became of it, in words."""
+    """Return what became of it, in words."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         try:
@@ -132,7 +132,7 @@ def try_version(python: str, wheel: Path) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; returns its exit code."""
+    """Return the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, add_help=False)
     parser.add_argument("--files", action="store_true")
     parser.add_argument("versions", nargs="*", default=VERSIONS)

@@ -1,5 +1,4 @@
-"""The clocks, looking at them before looking at the sockets (behaviour F2), and not keeping the
-sockets waiting.
+"""Clocks that are looked at before the sockets (behaviour F2), and do not keep them waiting.
 
 An agent that was stopped for a while (SIGSTOP, a suspended machine, a long page fault) must notice
 that its lease is over before it acts on anything that arrived meanwhile. asyncio runs what became
@@ -26,9 +25,11 @@ def boot_time() -> float:
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970. Decides one thing only, how the lives of a job are numbered: a
-    coordinator that was started anew shares nothing else with those before it
-    (`core/job_lives.py`; the exception to behaviour R6)."""
+    """Milliseconds since 1970.
+
+    Decides one thing only, how the lives of a job are numbered: a coordinator that was started anew
+    shares nothing else with those before it (`core/job_lives.py`; the exception to behaviour R6).
+    """
     return time.time_ns() // 1_000_000
 
 
@@ -54,14 +55,16 @@ class WakeSelector(selectors.DefaultSelector):
 
 
 def new_loop() -> tuple[asyncio.SelectorEventLoop, WakeSelector]:
-    """An event loop for one agent, and its selector, to be watched."""
+    """Return an event loop for one agent, and its selector, to be watched."""
     selector = WakeSelector()
     return asyncio.SelectorEventLoop(selector), selector
 
 
 class Turns:
-    """Calls one after another, so many in a turn of the loop: ten thousand nodes that are to be
-    told something must not keep their heartbeats waiting. For the thread of the loop."""
+    """Calls one after another, so many in a turn of the loop. For the thread of the loop.
+
+    Ten thousand nodes that are to be told something must not keep their heartbeats waiting.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -96,8 +99,10 @@ class Turns:
 
 
 class Alarm:
-    """One timer of the loop, which rings once, at the earliest of the times that it was set to
-    since. For the thread of the loop."""
+    """One timer of the loop, at the earliest of the times that it was set to.
+
+    It rings once. For the thread of the loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
         self._loop, self._ring = loop, ring
@@ -112,7 +117,7 @@ class Alarm:
             self._handle, self.at = self._loop.call_at(at, self._due), at
 
     def cancel(self) -> bool:
-        """Whether it was to ring."""
+        """Return whether it was to ring."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.cancel()
@@ -124,8 +129,10 @@ class Alarm:
 
 
 class Timers(Generic[W]):
-    """The waits of a pure machine, with one timer of the loop. A wait that is wanted no more is
-    dropped. For the thread of the loop."""
+    """The waits of a pure machine, with one timer of the loop.
+
+    A wait that is wanted no more is dropped. For the thread of the loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[W], None]) -> None:
         self._loop = loop
@@ -134,8 +141,10 @@ class Timers(Generic[W]):
         self._alarm = Alarm(loop, self._ring)
 
     def want(self, wanted: Mapping[W, float], *, may_begin: bool = True) -> None:
-        """Keep exactly these waits, in seconds; those that run already run on, and only these if no
-        other one `may_begin`."""
+        """Keep exactly these waits, in seconds.
+
+        Those that run already run on, and only these if no other one `may_begin`.
+        """
         now = self._loop.time()
         ends = self._ends
         if not may_begin:

@@ -44,20 +44,22 @@ def password_variable(backend: str) -> str:
 
 
 def is_secret(variable: str) -> bool:
-    """Whether no worker and no other program is shown this variable."""
+    """Return whether no worker and no other program is shown this variable."""
     begin, end = _PASSWORD
     return variable == TOKEN_VARIABLE or (variable.startswith(begin) and variable.endswith(end))
 
 
 def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
-    """The value of RALLYPOINT_TOKEN, if it has one."""
+    """Return the value of RALLYPOINT_TOKEN, if it has one."""
     environ = os.environ if environ is None else environ
     return environ.get(TOKEN_VARIABLE, "").strip() or None
 
 
 def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:
-    """Raises UsageError unless it may be part of a message and of a file's name. `flag`: what it is
-    given for."""
+    """Check that it may be part of a message and of a file's name. Raises UsageError.
+
+    `flag`: what it is given for.
+    """
     if not value and empty_ok:
         return
     if not value or not is_name(value):
@@ -68,7 +70,7 @@ def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:
 
 
 def _check(settings: Struct) -> None:
-    """Raises UsageError for a number or a name that the table of settings does not allow."""
+    """Check a number or a name by the table of settings. Raises UsageError."""
     for field in settings.__struct_fields__:
         row, value = BY_FIELD.get(field), getattr(settings, field)
         if row is None or value is None:
@@ -86,8 +88,11 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
 class OutputMode(Enum):
-    """How the workers' output reaches the console. AUTO is PREFIX when stdout and stderr are
-    terminals and the world has more than one worker, else INHERIT."""
+    """How the workers' output reaches the console.
+
+    AUTO is PREFIX when stdout and stderr are terminals and the world has more than one worker, else
+    INHERIT.
+    """
 
     AUTO = "auto"
     INHERIT = "inherit"
@@ -95,8 +100,10 @@ class OutputMode(Enum):
 
 
 class FailureReport(Enum):
-    """Which nodes print the whole report of a failure; the others print one line. AUTO is ALL in a
-    round of up to four nodes, else the node of the failed worker and rank 0's."""
+    """The nodes that print the whole report of a failure; the others print one line.
+
+    AUTO is ALL in a round of up to four nodes, else the node of the failed worker and rank 0's.
+    """
 
     AUTO = "auto"
     ALL = "all"
@@ -126,7 +133,7 @@ class RegisterConfig(Struct, frozen=True):
     where: str = ""
     """The endpoint, as the engine reads it; a path is absolute."""
     settings: tuple[tuple[str, str], ...] = ()
-    """Those of the engine, by key. Paths are absolute."""
+    """The settings of the engine, by key. Paths are absolute."""
     ports: tuple[int, int] = ANY_PORTS
     """The first and the last of those that a leader may listen on."""
     hold_s: float = HOLD_S
@@ -175,7 +182,7 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     """The register by which any of the nodes may lead the job; None: the endpoint says which node
     hosts the coordinator."""
     handler: HandlerConfig | None = None
-    """What the nodes use instead of a coordinator."""
+    """The handler that the nodes use instead of a coordinator."""
 
     def __post_init__(self) -> None:
         if self.static and self.min_nodes != self.max_nodes:
@@ -200,14 +207,17 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
             )
 
     def shared(self) -> SharedSettings:
-        """What is sent to the coordinator, which compares it."""
+        """Return what is sent to the coordinator, which compares it."""
         return SharedSettings(*(getattr(self, name) for name in SharedSettings.__struct_fields__))
 
     @property
     def enrol_timeout_s(self) -> float:
-        """How long reaching the round store may take. A rank 0 that stops responding is lost within
-        two leases, even if many nodes do so at once: no other node may be blamed before. A node
-        that fails must report it before the join timeout expels nodes that are not ready."""
+        """How long reaching the round store may take.
+
+        A rank 0 that stops responding is lost within two leases, even if many nodes do so at once:
+        no other node may be blamed before. A node that fails must report it before the join timeout
+        expels nodes that are not ready.
+        """
         return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s / 2)
 
 
@@ -244,7 +254,7 @@ class FunctionCall(Struct, frozen=True):
 
 
 class AffinityMode(StrEnum):
-    """Which CPUs a worker may use; `core/cpu_binding.py` says what each means."""
+    """The CPUs that a worker may use; `core/cpu_binding.py` explains each mode."""
 
     NODE = "node"
     SOCKET = "socket"
@@ -264,7 +274,7 @@ class NumaOptions(Struct, frozen=True):
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
-    """What runs on this node: a command, or a function."""
+    """The program that runs on this node: a command, or a function."""
 
     argv: tuple[str, ...] = ()
     """The exact command; `${local_rank}` in an argument is replaced by the worker's local rank."""
@@ -345,11 +355,11 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     log_max_bytes: int = 0
     """The size at which a log file is rotated; 0: it grows."""
     progress_pattern: str = ""
-    """What the relay looks for in the workers' output (`process/relay/pattern.py`); empty: for
-    nothing. Both streams go through the relay then; see `WorkerConfig.unbuffered`."""
+    """The pattern that the relay looks for in the workers' output (`process/relay/pattern.py`);
+    empty: none. Both streams go through the relay then; see `WorkerConfig.unbuffered`."""
     logs_specs: object = "default"
-    """What chooses the log files: a name (see `process/logs/specs.py`), or an object with
-    `reify`, which already has redirects, tees and ranks."""
+    """The object that chooses the log files: a name (see `process/logs/specs.py`), or an object
+    with `reify`, which already has redirects, tees and ranks."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -378,8 +388,8 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """Slurm has started this node."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     signal_scope: Literal["session", "worker"] = "session"
-    """Which processes the signal of a stop reaches at once: the process group of each worker, or
-    the worker alone, and the rest of its group when it has ended."""
+    """The processes that the signal of a stop reaches at once: the process group of each worker, or
+    the worker alone, and the rest when it has ended."""
     exit_codes: tuple[tuple[str, int], ...] = ()
     """Overrides of the exit code of a class, by its name."""
 
@@ -393,8 +403,10 @@ class StopConfig(Struct, frozen=True, kw_only=True):
         return self.shutdown_grace_s if given is None else given
 
     def exit_code(self, name: str, finer: str = "") -> int:
-        """The exit code of a class: the person's `--exit-code` (the last one), that of the `finer`
-        class first; else its own."""
+        """Return the exit code of a class.
+
+        The person's `--exit-code` (the last one), that of the `finer` class first; else its own.
+        """
         chosen = dict(self.exit_codes)
         return chosen.get(finer, chosen.get(name, CODES[name]))
 

@@ -82,8 +82,10 @@ class Shortage(NamedTuple):
 
 
 class PortableError(Exception):
-    """An error that goes from one process to another whatever its constructor takes: it is pickled
-    and copied by its arguments and its fields."""
+    """An error that goes from one process to another whatever its constructor takes.
+
+    It is pickled and copied by its arguments and its fields.
+    """
 
     def __reduce__(self) -> tuple[object, ...]:
         return _remade, (type(self), self.args), self.__dict__ or None
@@ -109,8 +111,11 @@ _Error = TypeVar("_Error", bound=RallypointError)
 
 
 def during(stage: str, number: int | None, error: _Error) -> _Error:
-    """The same error. If it was this machine that has refused the step, it has a shortage, and the
-    same command may work elsewhere."""
+    """Return the same error.
+
+    If it was this machine that has refused the step, it has a shortage, and the same command may
+    work elsewhere.
+    """
     if number in MACHINE_ERRNOS:
         assert number is not None
         error.shortage, error.exit_class = Shortage(stage, number), ExitClass.INFRASTRUCTURE
@@ -166,9 +171,11 @@ class RuntimeParameterError(ParameterError, RuntimeError):
 
 
 class CommandLineError(RuntimeParameterError, SystemExit):
-    """The command line that a program gave can't be used; the reason was printed already. A
-    SystemExit too, as a parser of `argparse` raises: nothing else is printed if nobody catches
-    it."""
+    """The command line that a program gave can't be used; the reason was printed already.
+
+    A SystemExit too, as a parser of `argparse` raises: nothing else is printed if nobody catches
+    it.
+    """
 
     def __init__(self, text: str, exit_class: ExitClass = ExitClass.USAGE) -> None:
         super().__init__(text)
@@ -185,7 +192,7 @@ class UnusedHookError(UsageError, TypeError):
 
 
 class UnknownEventHandlerError(ParameterError, KeyError):
-    """There is no event handler of that name. A KeyError too, as with torch."""
+    """The event handler of that name does not exist. A KeyError too, as with torch."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
@@ -214,8 +221,10 @@ class RendezvousRefusedError(RendezvousConnectionError):
 
 
 class SilentPeerError(RendezvousConnectionError):
-    """The endpoint accepts connections and sends nothing: another program, or a stopped
-    coordinator."""
+    """The endpoint accepts connections and sends nothing.
+
+    Another program, or a stopped coordinator.
+    """
 
 
 class RendezvousClosedError(RendezvousError):
@@ -223,26 +232,31 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousGracefulExitError(RendezvousClosedError):
-    """This standby node was not needed, or another one replaced it: end with success."""
+    """The standby node was not needed, or another one replaced it: end with success."""
 
     exit_class = ExitClass.SUCCESS
 
 
 class RendezvousStateError(RendezvousError):
-    """A shared store holds a state that is damaged, another program's or too new. It was not
-    changed."""
+    """A shared store holds a state that is damaged, another program's or too new.
+
+    It was not changed.
+    """
 
 
 class RecordError(RendezvousStateError):
-    """What lies in a job's register can't be used: it is foreign, corrupt, of a newer version, or
-    another token's. It is the same the next time."""
+    """The value in a job's register can't be used: it is foreign, corrupt, of a newer version, or
+    another token's. It is the same the next time.
+    """
 
     exit_class = ExitClass.USAGE
 
 
 class UnfitRecordError(RecordError):
-    """A value in a job's record is one that no leader writes. A leader that runs puts its own
-    record there again."""
+    """A value in a job's record is one that no leader writes.
+
+    A leader that runs puts its own record there again.
+    """
 
     def __init__(self, fault: str) -> None:
         super().__init__(
@@ -264,11 +278,14 @@ class AccessError(InfrastructureError):
 
 
 class EnrolmentError(InfrastructureError):
-    """This node could not reach the round store (behaviour F9)."""
+    """The node could not reach the round store (behaviour F9)."""
 
 
 class StoreError(InfrastructureError, RuntimeError):
-    """A key-value store could not do what it was asked to. (Torch's stores raise RuntimeErrors.)"""
+    """A key-value store could not do what it was asked to.
+
+    Torch's stores raise RuntimeErrors.
+    """
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
@@ -285,8 +302,9 @@ class StoreTimeoutError(StoreError, TimeoutError):
 
 
 class StoreConnectionError(StoreError, ConnectionError):
-    """The store's server can't be reached, went away, or does not answer; the object can't be used
-    any more.
+    """The store's server can't be reached, went away, or does not answer.
+
+    The object can't be used any more.
 
     Whether the operation was carried out is not known.
     """
@@ -324,7 +342,9 @@ class LogStorageError(InfrastructureError):
 
 
 class FailedProcess(Protocol):
-    """What `ChildFailedError` needs of a `rallypoint.elastic.multiprocessing.ProcessFailure`."""
+    """The part of `rallypoint.elastic.multiprocessing.ProcessFailure` that `ChildFailedError`
+    needs.
+    """
 
     local_rank: int
     pid: int
@@ -338,10 +358,10 @@ class FailedProcess(Protocol):
         """`SIGSEGV`, or `<N/A>`."""
 
     def timestamp_isoformat(self) -> str:
-        """When it failed."""
+        """Return when it failed."""
 
     def section(self, index: int, rank: int) -> str:
-        """The lines about it."""
+        """Return the lines about it."""
 
 
 class ChildFailedError(RallypointError):
@@ -370,13 +390,16 @@ class ChildFailedError(RallypointError):
         super().__init__(self.format_msg())
 
     def get_first_failure(self) -> tuple[int, FailedProcess]:
-        """The first cause, as (global rank, failure)."""
+        """Return the first cause, as (global rank, failure)."""
         if self._first_rank is not None and self._first_rank in self.failures:
             return self._first_rank, self.failures[self._first_rank]
         return min(self.failures.items(), key=lambda item: _moment(item[1]))
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """The banner: a title, the other failures, the first cause. (Torch's parameter names.)"""
+        """Return the banner: a title, the other failures, the first cause.
+
+        Torch's parameter names.
+        """
         root_rank, root = self.get_first_failure()
         others = [item for item in self.failures.items() if item[0] != root_rank]
         title = f"{self.name} FAILED"
@@ -401,7 +424,7 @@ class ChildFailedError(RallypointError):
 
 
 def _moment(failure: FailedProcess) -> float:
-    """When it failed; torch's failures have whole seconds."""
+    """Return when it failed; torch's failures have whole seconds."""
     moment: float = getattr(failure, "moment", failure.timestamp)
     return moment
 
@@ -422,8 +445,10 @@ class ProtocolError(RallypointError):
 
 
 class MessageError(ProtocolError):
-    """A message that does not decode, or has a value outside its limits: its sender would send it
-    again. (`core/limits.py`)"""
+    """A message that does not decode, or has a value outside its limits (`core/limits.py`).
+
+    Its sender would send it again.
+    """
 
     exit_class = ExitClass.USAGE
 
@@ -435,8 +460,9 @@ class ForeignPeerError(ProtocolError):
 
 
 class PeerHungUpError(ForeignPeerError):
-    """It closed the connection before it sent anything: another program, or a proxy without a
-    backend."""
+    """The peer closed the connection before it sent anything: another program, or a proxy without a
+    backend.
+    """
 
     def __init__(self, text: str = "it closes the connection without an answer") -> None:
         super().__init__(text)

@@ -20,7 +20,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 class FileSystemReach(Enum):
-    """Who sees what is written there."""
+    """The processes that see what is written there."""
 
     SHARED = "other machines too"
     LOCAL = "this machine alone"
@@ -44,12 +44,15 @@ class FileSystem(Struct, frozen=True):
     """One that is mounted."""
 
     type: str
-    """As the kernel names it."""
+    """The type as the kernel names it."""
     mounted_on: str
 
     @property
     def reach(self) -> FileSystemReach:
-        """By its type. What a program serves (fuse) comes from a network nearly always."""
+        """Return the reach of its type.
+
+        What a program serves (fuse) comes from a network nearly always.
+        """
         if self.type in _LOCAL:
             return FileSystemReach.LOCAL
         is_shared = self.type in _SHARED or self.type == "fuse" or self.type.startswith("fuse.")
@@ -57,8 +60,11 @@ class FileSystem(Struct, frozen=True):
 
 
 def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
-    """Where an absolute path without links lies. `mounts`: as /proc/self/mountinfo has them, in
-    their order: a later one hides an earlier one at the same place. Pure."""
+    """Return where an absolute path without links lies.
+
+    `mounts`: as /proc/self/mountinfo has them, in their order: a later one hides an earlier one at
+    the same place. Pure.
+    """
     found, name = None, os.fsencode(path)
     longest = -1
     for line in mounts.splitlines():
@@ -74,9 +80,11 @@ def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
 
 
 def not_mounted(path: str, mounts: bytes, to_mount: bytes) -> str:
-    """The mount point above an absolute path without links on which nothing is mounted; empty: it
-    has none. `to_mount`: as /etc/fstab has them; those that are mounted by hand do not count
-    unless other machines see them. Pure."""
+    """Return the mount point above an absolute path on which nothing is mounted.
+
+    The path has no links; empty: it has none. `to_mount`: as /etc/fstab has them; those that are
+    mounted by hand do not count unless other machines see them. Pure.
+    """
     name, found = os.fsencode(path), b""
     for line in to_mount.splitlines():
         fields = line.split()
@@ -101,8 +109,11 @@ def _is_below(name: bytes, point: bytes) -> bool:
 
 
 def why_not_there(path: str, *, may_part: bool) -> str:
-    """Why a directory of several nodes is not to be made or used yet; empty: it may be. `may_part`:
-    some of the nodes suffice for the job, so that others could begin it elsewhere. Blocks."""
+    """Return why a directory of several nodes is not to be made or used yet; empty: it may be.
+
+    `may_part`: some of the nodes suffice for the job, so that others could begin it elsewhere.
+    Blocks.
+    """
     try:
         with open(_TO_MOUNT, "rb") as to_mount, open(_MOUNTS, "rb") as mounts:
             point = not_mounted(os.path.realpath(path), mounts.read(), to_mount.read())
@@ -119,8 +130,10 @@ def why_not_there(path: str, *, may_part: bool) -> str:
 
 
 def local_file_system(path: str) -> str:
-    """The type of the file system if it is one of this machine alone; empty if it is not, or nobody
-    knows. The path need not exist yet."""
+    """Return the type of the file system if it is one of this machine alone.
+
+    Empty if it is not, or that is not known. The path need not exist yet.
+    """
     found = file_system_at(path)
     return found.type if found is not None and found.reach is FileSystemReach.LOCAL else ""
 
@@ -138,7 +151,7 @@ def lies_on(path: str) -> str:
 
 
 def file_system_at(path: str) -> FileSystem | None:
-    """Where a path lies, which need not exist; None: nobody knows. Blocks."""
+    """Return where a path lies, which need not exist; None: nobody knows. Blocks."""
     try:
         with open(_MOUNTS, "rb") as file:
             return file_system_of(os.path.realpath(path), file.read())
@@ -147,5 +160,8 @@ def file_system_at(path: str) -> FileSystem | None:
 
 
 def lies_here(path: str, local: str) -> str:
-    """What to say of a directory that several nodes are to share. `local`: its file system."""
+    """Return the sentence about a directory that several nodes are to share.
+
+    `local`: its file system.
+    """
     return f"{path} lies on {local}, a file system that other machines do not see"

@@ -1,5 +1,4 @@
-"""How files are opened for writing, and how directories of ours are removed: the one place where
-that is done.
+"""Opening files for writing, and removing our directories: the one place for both.
 
 Where Rallypoint chose the name, another user may have guessed it: `safe_open` writes to no link,
 pipe, device or file of another user. Where a person chose the name, `open_named` opens whatever
@@ -21,8 +20,9 @@ Path = str | bytes
 
 
 def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
-    """Turn a text of a person's into a path for system calls: `file:///a` is `/a`, and with
-    `expand` `~/a` is in the user's home. Looks at no file.
+    """Turn a text of a person's into a path for system calls.
+
+    `file:///a` is `/a`, and with `expand` `~/a` is in the user's home. Looks at no file.
 
     Raises ValueError, which begins with `needs`, for another address (`s3://...`, `dbfs:/...`), for
     a variable that no shell has replaced, and for a home that is not known.
@@ -49,7 +49,7 @@ def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
 
 
 def is_unset_variable(text: str) -> bool:
-    """Whether this begins with a variable in the way of a shell, which none has replaced."""
+    """Return whether this begins with a variable in the way of a shell, which none has replaced."""
     return text[:1] == "$" and (text[1:2] in ("_", "{", "(") or text[1:2].isalnum())
 
 
@@ -63,7 +63,7 @@ def _scheme(text: str) -> str:
 
 
 def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
-    """A descriptor of a plain file of this user, under a name that Rallypoint chose.
+    """Return a descriptor of a plain file of this user, under a name that Rallypoint chose.
 
     `flags` as for os.open; with O_EXCL the file is new. Raises OSError: EEXIST with O_EXCL if there
     is anything, ELOOP for a link, ENXIO or EPERM for anything but a plain file of this user.
@@ -80,8 +80,11 @@ def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
-    """Put this content under a name at once, by way of a draft beside it. With `sync` the content
-    is on the disk then. Blocks. Raises OSError; then nothing has changed, and no draft is left."""
+    """Put this content under a name at once, by way of a draft beside it.
+
+    With `sync` the content is on the disk then. Blocks. Raises OSError; then nothing has changed,
+    and no draft is left.
+    """
     fd = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -99,7 +102,7 @@ def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bo
 
 
 def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
-    """A descriptor of what a person named. What is new gets their umask.
+    """Return a descriptor of what a person named. What is new gets their umask.
 
     Raises OSError; ENXIO for a pipe that nobody reads. Writing to it blocks, unless `flags` has
     O_NONBLOCK.
@@ -118,8 +121,10 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def prove_writable(directory: str, block: bytes) -> None:
-    """Write a block to a new file there, which reaches the disk, so that a full one shows. Blocks;
-    raises OSError. Nothing is left of it."""
+    """Write a block to a new file there, which reaches the disk, so that a full one shows.
+
+    Blocks; raises OSError. Nothing is left of it.
+    """
     path = os.path.join(directory, f".rallypoint-{os.urandom(8).hex()}")
     fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
@@ -131,8 +136,11 @@ def prove_writable(directory: str, block: bytes) -> None:
 
 
 def make_pipe(path: Path) -> int:
-    """Make a named pipe of mode 0600 where nothing is yet. Returns both of its ends in one
-    descriptor that does not block, so that reading it never comes to an end. Raises OSError."""
+    """Make a named pipe of mode 0600 where nothing is yet.
+
+    Returns both of its ends in one descriptor that does not block, so that reading it never comes
+    to an end. Raises OSError.
+    """
     os.mkfifo(path, 0o600)
     try:
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | _ALWAYS)
@@ -142,8 +150,10 @@ def make_pipe(path: Path) -> int:
 
 
 def make_private_dir(stem: str) -> str:
-    """Make a directory of mode 0700 whose name begins with `stem`, and can't be guessed. Raises
-    OSError."""
+    """Make a directory of mode 0700 whose name begins with `stem`, and can't be guessed.
+
+    Raises OSError.
+    """
     while True:
         path = stem + os.urandom(4).hex()
         try:
@@ -182,7 +192,7 @@ def _remove_otherwise(path: str) -> None:
 def why_not_private(
     status: os.stat_result, what: str, path: str, *, not_a_file: str, not_yours: str
 ) -> str | None:
-    """What is wrong, and the fix, unless it is a regular file of this user that nobody else may
+    """Return the fault and the fix, unless it is a regular file of this user that no other user may
     use: what such a file holds decides who takes part in a job.
 
     `status` is that of an open descriptor: a name may lead elsewhere the next time. `not_a_file`

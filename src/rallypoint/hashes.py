@@ -43,12 +43,12 @@ _OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 
 
 def sha256(data: bytes) -> bytes:
-    """The 32 bytes of SHA-256 (FIPS 180-4) of `data`."""
+    """Return the 32 bytes of SHA-256 (FIPS 180-4) of `data`."""
     return _new_sha256(data).digest()  # type: ignore[no-any-return]
 
 
 def hmac_sha256(key: bytes, message: bytes) -> bytes:
-    """The 32 bytes of HMAC-SHA256 (RFC 2104) of `message` under `key`."""
+    """Return the 32 bytes of HMAC-SHA256 (RFC 2104) of `message` under `key`."""
     block = (sha256(key) if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
     inner = sha256(block.translate(_INNER_PAD) + message)
     return sha256(block.translate(_OUTER_PAD) + inner)

@@ -1,6 +1,8 @@
-"""The names of this machine and of its processes: of its present start, the one by which a
-coordinator tells it from others, to hold back those on which workers fail, and the space and the
-time by which a process is told from another one of the same number.
+"""The names of this machine and of its processes.
+
+Of its present start, the one by which a coordinator tells it from others, to hold back those on
+which workers fail, and the space and the time by which a process is told from another one of the
+same number.
 
 Every agent that is started on a machine finds the same name there, until that machine boots. Where
 no name can be trusted to be the same, there is none: then the id of the node stands for it.
@@ -25,8 +27,10 @@ _MAX_BYTES = 255
 
 
 def machine_name(given: str, address: str) -> str:
-    """The name of this machine; empty: it has none. `given`: by a person. `address`: where peers
-    reach this node."""
+    """Return the name of this machine; empty: it has none.
+
+    `given`: by a person. `address`: where peers reach this node.
+    """
     if given:
         return given
     kernel = "" if _is_in_container() else kernel_id()
@@ -34,8 +38,11 @@ def machine_name(given: str, address: str) -> str:
 
 
 def choose_name(address: str, *, kernel: str, node_name: str) -> str:
-    """The name of a machine without one of a person's. `kernel` names this start of the machine;
-    it is empty in a container, where neither the start nor the address is the machine's own."""
+    """Return the name of a machine without one of a person's.
+
+    `kernel` names this start of the machine; it is empty in a container, where neither the start
+    nor the address is the machine's own.
+    """
     if kernel and _is_of_machine(address):
         return f"{kernel}/{address}"
     fits = node_name.isprintable() and len(node_name.encode()) <= _MAX_BYTES
@@ -43,7 +50,7 @@ def choose_name(address: str, *, kernel: str, node_name: str) -> str:
 
 
 def kernel_id() -> str:
-    """The name of this start of this machine; empty where the system tells none."""
+    """Return the name of this start of this machine; empty where the system tells none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
@@ -52,8 +59,11 @@ def kernel_id() -> str:
 
 
 def process_space() -> str:
-    """The start of this machine and the namespaces of this process: within them a process has one
-    number, and one time at which it was started. Raises OSError where the system does not tell."""
+    """Return the start of this machine and the namespaces of this process.
+
+    Within them a process has one number, and one time at which it was started. Raises OSError where
+    the system does not tell.
+    """
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
@@ -61,8 +71,11 @@ def process_space() -> str:
 
 
 def started_at(pid: int) -> int:
-    """When this process was started, in clock ticks since the boot. Raises OSError, of which
-    FileNotFoundError and ProcessLookupError say that there is no such process."""
+    """Return when this process was started, in clock ticks since the boot.
+
+    Raises OSError, of which FileNotFoundError and ProcessLookupError say that there is no such
+    process.
+    """
     return int(_stat(pid)[_STARTED_AT])
 
 
@@ -73,8 +86,10 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def process_name(pid: int) -> str:
-    """Return a name that no other process has, also after the next boot; empty: there is no such
-    process, it has ended, or the system does not tell."""
+    """Return a name that no other process has, also after the next boot.
+
+    Empty: there is no such process, it has ended, or the system does not tell.
+    """
     try:
         stat = _stat(pid)
         has_ended = stat[0] in (b"Z", b"X")
@@ -84,8 +99,10 @@ def process_name(pid: int) -> str:
 
 
 def _is_in_container() -> bool:
-    """Whether this process has another pid namespace than the machine's first one; true as well
-    where the kernel does not tell."""
+    """Return whether this process has another pid namespace than the machine's first one.
+
+    True as well where the kernel does not tell.
+    """
     try:
         return os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE
     except OSError:
@@ -93,7 +110,7 @@ def _is_in_container() -> bool:
 
 
 def _is_of_machine(address: str) -> bool:
-    """Whether it is in digits, and other machines may reach it."""
+    """Return whether it is in digits, and other machines may reach it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         packed = socket.inet_pton(family, address.partition("%")[0])

@@ -16,8 +16,9 @@ _Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 async def run_in_thread(call: Callable[[], T], name: str) -> T:
-    """The result of `call`, which may block, from a daemon thread for this call alone: nothing
-    waits for it when the process ends, as it would for the threads of an executor.
+    """Return the result of `call`, which may block, from a daemon thread for this call alone.
+
+    Nothing waits for it when the process ends, as it would for the threads of an executor.
 
     If this is cancelled, the call goes on and its result is dropped; else its thread has ended when
     this returns. SystemExit, KeyboardInterrupt and StopIteration become a RuntimeError.
@@ -59,7 +60,7 @@ class CallThread:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._started = False
         self.is_closed = False
-        """It takes no calls any more."""
+        """Whether it takes no more calls."""
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run it after those before it. Raises RuntimeError when closed."""
@@ -73,7 +74,7 @@ class CallThread:
         return future
 
     def close(self) -> None:
-        """Calls that have not begun are cancelled; one that has ends by itself."""
+        """Cancel the calls that have not begun; one that has ends by itself."""
         self.is_closed = True
         while not self._calls.empty():
             waiting = self._calls.get()
@@ -90,7 +91,7 @@ class CallThread:
 
 
 def _outcome_of(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """What it returned or raised, in a form that a future takes."""
+    """Return what it returned or raised, in a form that a future takes."""
     try:
         return call(), None
     except (SystemExit, KeyboardInterrupt, StopIteration) as error:

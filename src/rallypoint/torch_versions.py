@@ -1,4 +1,5 @@
-"""What of torch's launcher came with which torch version, and what it does here: the one table.
+"""The table of the features of torch's launcher: the torch version that each came with, and its
+effect here.
 
 A flag, or a key of `--rdzv-conf`, that some torch knows is accepted, and where it has no effect
 that is said, with the reason that stands here. What no row and no setting names is an error.
@@ -13,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 VERSIONS = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-"""Those that the table covers. What is older than the first stands with it."""
+"""The versions that the table covers. What is older than the first stands with it."""
 COMPARED = "2.13"
 """The version whose torchrun the tests run beside ours, unless they are given another."""
 
@@ -25,16 +26,16 @@ class Known(Struct, frozen=True):
     """One of VERSIONS."""
     kind: Literal["flag", "key", "variable", "name", "behaviour"]
     name: str
-    """As a person writes it. Of a behaviour: what torch does."""
+    """The name as a person writes it. Of a behaviour: what torch does."""
     here: str = "the same"
-    """What it does here, or the reason why it has no effect."""
+    """The effect here, or the reason why it has none."""
     effect: bool = True
     takes_value: bool = True
-    """Of a flag that is not among our settings."""
+    """Whether a flag that is not among our settings takes a value."""
 
     @property
     def why(self) -> str:
-        """What it does here, for a line on a console."""
+        """The effect here, for a line on a console."""
         return self.here.replace("`", "")
 
 
@@ -145,11 +146,11 @@ KNOWN: tuple[Known, ...] = (
 
 
 def without_effect(kind: str, name: str) -> Known | None:
-    """The row of what some torch knows and Rallypoint accepts only; None: there is none."""
+    """Return the row of what some torch knows and Rallypoint accepts only; None: there is none."""
     found = (row for row in KNOWN if row.kind == kind and row.name == name and not row.effect)
     return next(found, None)
 
 
 def is_later(version: str, than: str) -> bool:
-    """Whether the first of two of VERSIONS came after the second."""
+    """Return whether the first of two of VERSIONS came after the second."""
     return VERSIONS.index(version) > VERSIONS.index(than)

@@ -119,15 +119,15 @@ class Agent:
             self._step(m.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))
 
     def caught(self, number: int) -> None:
-        """A signal arrived for this agent."""
+        """Note that a signal arrived for this agent."""
         self._step(e.SignalCaught(number))
 
     def witness_signalled(self, number: int) -> None:
-        """A signal has reached the witness."""
+        """Note that a signal has reached the witness."""
         self._step(e.WitnessSignalled(number))
 
     def leave(self, why: str) -> None:
-        """A person, or a notice of this node's end, wants it to go. May be said again."""
+        """Have this node leave, as a person or a notice of its end wants. May be called again."""
         self._step(e.LeaveWanted(why))
 
     def say(self, record: Record, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:

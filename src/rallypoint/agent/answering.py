@@ -50,7 +50,10 @@ class NodeAnswers:
         send: Callable[[m.Collected], None],
         faults: Faults,
     ) -> None:
-        """`outputs`: of the workers, if they are processes of this agent."""
+        """Answer for one agent.
+
+        `outputs`: of the workers, if they are processes of this agent.
+        """
         self._workers, self._outputs, self._send, self._faults = workers, outputs, send, faults
         self._closing = asyncio.Event()
         self._answers: dict[int, asyncio.Task[None]] = {}
@@ -58,7 +61,7 @@ class NodeAnswers:
         self._dumping = asyncio.Lock()
 
     def asked(self, message: m.Collecting) -> None:
-        """The coordinator wants to have this, or a piece of it, or nothing more."""
+        """Answer the coordinator, which wants to have this, or a piece of it, or nothing more."""
         match message:
             case m.Collect(number):
                 self._forget(number)
@@ -79,7 +82,7 @@ class NodeAnswers:
         return bool(self._answers)
 
     async def finish(self) -> None:
-        """The last that workers wrote, for who follows it, until it is taken."""
+        """Send followers the last output of the workers, until it is taken."""
         self._closing.set()
         if self._answers:
             await asyncio.wait(self._answers.values())
@@ -181,7 +184,7 @@ class NodeAnswers:
 
 
 def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
-    """The local ranks of the workers that these ranges, or none, name."""
+    """Return the local ranks of the workers that these ranges, or none, name."""
     base = running.assignment.base_rank
     return [
         local_rank
@@ -193,7 +196,7 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
 def _unread(
     reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
 ) -> tuple[WorkerAnswer, ...]:
-    """The streams that nobody here can read; as many as a piece may have."""
+    """Return the streams that nobody here can read; as many as a piece may have."""
     if reader is None:
         both = [(rank, stream) for rank in _meant(running, ranks) for stream in (1, 2)]
     else:

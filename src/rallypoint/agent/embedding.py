@@ -22,8 +22,10 @@ T = TypeVar("T")
 
 
 class Embedding:
-    """Connects one agent with the program around it. `handler`: the client of its rendezvous
-    handler (`rallypoint.elastic.rendezvous.plug_in`), if given.
+    """Connects one agent with the program around it.
+
+    `handler`: the client of its rendezvous handler (`rallypoint.elastic.rendezvous.plug_in`), if
+    given.
 
     `round_workers`: what makes the workers of a round.
     """
@@ -39,7 +41,10 @@ class Embedding:
         self._tell: Callable[[int], None] | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop, caught: Callable[[int], None]) -> None:
-        """The agent runs in this loop; `caught` is called there for every signal."""
+        """Attach the agent that runs in this loop.
+
+        `caught` is called there for every signal.
+        """
 
         def tell(number: int) -> None:
             loop.call_soon_threadsafe(caught, number)
@@ -51,13 +56,16 @@ class Embedding:
             tell(number)
 
     def detach(self) -> None:
-        """The agent has ended."""
+        """Note that the agent has ended."""
         with self._lock:
             self._tell = None
 
     def signal(self, number: int) -> None:
-        """Act as if the agent had got this signal: SIGINT cancels the job, others have this node
-        leave; a second one does not wait for the workers. From any thread; does not block."""
+        """Act as if the agent had got this signal.
+
+        SIGINT cancels the job, others have this node leave; a second one does not wait for the
+        workers. May be called from any thread; does not block.
+        """
         with self._lock:
             if self._tell is None:
                 self._early.append(number)
@@ -66,12 +74,12 @@ class Embedding:
 
 
 def gets_signals() -> bool:
-    """Whether an agent that runs here may handle signals."""
+    """Return whether an agent that runs here may handle signals."""
     return threading.current_thread() is threading.main_thread()
 
 
 def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
-    """The result of `body`, which runs an agent, to its end. Blocks.
+    """Return the result of `body`, which runs an agent, to its end. Blocks.
 
     Where a loop runs already (a notebook) the agent gets its own thread; a KeyboardInterrupt
     here cancels the job then, and this waits until the agent has stopped its workers.
@@ -92,8 +100,11 @@ def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
 
 
 def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
-    """Run the agent to its end and return its result. What a signal handler of the program's raises
-    meanwhile, whatever it interrupts, ends the agent first and is raised then."""
+    """Run the agent to its end and return its result.
+
+    What a signal handler of the program's raises meanwhile, whatever it interrupts, ends the agent
+    first and is raised then.
+    """
     task = loop.create_task(agent)
     raised: list[BaseException] = []
 
@@ -116,9 +127,11 @@ def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T
 def start_in_thread(
     body: Callable[[], T], on_done: Callable[[], None] = lambda: None
 ) -> tuple[Callable[[], None], Callable[[], T]]:
-    """Run `body` in a thread, and `on_done` after it. Returns what waits until the thread has
-    ended, which takes a moment after `on_done`, and what then gives the result of `body`, or
-    raises as it did."""
+    """Run `body` in a thread, and `on_done` after it.
+
+    Returns what waits until the thread has ended, which takes a moment after `on_done`, and what
+    then gives the result of `body`, or raises as it did.
+    """
     done = threading.Event()
     results: list[T] = []
     errors: list[BaseException] = []

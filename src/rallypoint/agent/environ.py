@@ -71,7 +71,7 @@ def common_environ(workers: WorkerConfig, base: Mapping[str, str] | None = None)
 
 
 def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment of one worker: `base` (the agent's own), overlaid.
+    """Return the whole environment of one worker: `base` (the agent's own), overlaid.
 
     TORCHELASTIC_USE_AGENT_STORE is `True` because a store listens at MASTER_ADDR:MASTER_PORT before
     any worker starts, so that every worker is a client of it, rank 0 too. The token is taken out:
@@ -132,12 +132,13 @@ _EXPORTED: Mapping[str, Callable[[str], dict[str, str]]] = {
     # MLFLOW_RUN_ID can't name a run that does not exist yet: see integrations/mlflow.py.
     "mlflow": lambda run_id: {MLFLOW_RUN_VARIABLE: run_id},
 }
-"""By tracker of experiments: the variables that name the run. What is set already stays."""
+"""The variables that name the run, by tracker of experiments. What is set already stays."""
 
 
 def tracked_run_id(run_id: str) -> str:
     """The run id as all of them take one: at most 64 letters, digits, `_` and `-`; another one for
-    each other run id."""
+    each other run id.
+    """
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in run_id)
     if plain == run_id and len(plain) <= 64:
         return run_id
@@ -145,19 +146,19 @@ def tracked_run_id(run_id: str) -> str:
 
 
 def without_token(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base` (the agent's own environment) as another program may see it."""
+    """Return `base` (the agent's own environment) as another program may see it."""
     environ = dict(os.environ if base is None else base)
     environ.pop(TOKEN_VARIABLE, None)
     return environ
 
 
 def visible_devices(base: Mapping[str, str] | None = None) -> str | None:
-    """The list of devices that this agent was given; None: all."""
+    """Return the list of devices that this agent was given; None: all."""
     return (os.environ if base is None else base).get(VISIBLE_DEVICES)
 
 
 def own_device(environ: Mapping[str, str], local_rank: int, workers: int) -> dict[str, str]:
-    """The variables that show this worker its one device; `environ` is the agent's.
+    """Return the variables that show this worker its one device; `environ` is the agent's.
 
     The list of devices is HIP_VISIBLE_DEVICES where that is set, and then the worker gets that
     variable too; else it is CUDA_VISIBLE_DEVICES. Without a list the devices are taken to be
@@ -175,7 +176,7 @@ def own_device(environ: Mapping[str, str], local_rank: int, workers: int) -> dic
 
 
 def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
-    """The entries of a list of devices."""
+    """Return the entries of a list of devices."""
     devices = [entry.strip() for entry in (visible or "").split(",")]
     if visible is not None and len(devices) < workers:
         found = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
@@ -200,8 +201,11 @@ def asked_for(variable: str) -> str:
 
 
 def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
-    """The port that torch's variable has for health checks; None: it has none, or it is meant for
-    the agent around this program, which is one of its workers. Raises UsageError."""
+    """Return the port that torch's variable has for health checks; None: there is none.
+
+    The variable may be meant for the agent around this program, which is one of its workers. Raises
+    UsageError.
+    """
     environ = os.environ if base is None else base
     text = environ.get(TORCHELASTIC_HEALTH_CHECK_PORT, "").strip()
     if not text or "RALLYPOINT_INCARNATION" in environ:
@@ -213,8 +217,10 @@ def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
 
 
 class ProgressReceiver(Struct, frozen=True):
-    """Where Kubeflow Trainer takes the progress of a TrainJob: a URL, and two paths, which may be
-    empty."""
+    """The receiver of a TrainJob's progress in Kubeflow Trainer.
+
+    A URL, and two paths, which may be empty.
+    """
 
     url: str
     ca_cert: str
@@ -224,8 +230,10 @@ class ProgressReceiver(Struct, frozen=True):
 
 
 def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> ProgressReceiver | None:
-    """Return the receiver that Kubeflow Trainer's variables name; None: there is none, or a worker
-    started this."""
+    """Return the receiver that Kubeflow Trainer's variables name; None: there is none.
+
+    A worker that starts an agent does not pass it on.
+    """
     environ = os.environ if base is None else base
     if "RALLYPOINT_INCARNATION" in environ:
         return None
@@ -238,7 +246,9 @@ def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> Progre
 
 def kept_jobs(base: Mapping[str, str] | None = None) -> str:
     """Return the directory in which something is kept of this user's jobs; empty: there is none.
-    Raises UsageError for a RALLYPOINT_STATE_DIR that is no directory's name."""
+
+    Raises UsageError for a RALLYPOINT_STATE_DIR that is no directory's name.
+    """
     environ = os.environ if base is None else base
     if state := environ.get("RALLYPOINT_STATE_DIR", "").strip():
         try:
@@ -253,7 +263,7 @@ def kept_jobs(base: Mapping[str, str] | None = None) -> str:
 
 
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
-    """The command of one worker: every `${local_rank}` replaced, every other `$` left alone.
+    """Return the command of one worker: every `${local_rank}` replaced, every other `$` left alone.
 
     (torchrun also turns `$$` into `$` and replaces `$local_rank`, which mangles arguments.)
     """

@@ -45,7 +45,7 @@ def style_environ(styles: Iterable[str], worker: StyledWorker) -> dict[str, str]
 
 
 def _mpi(worker: StyledWorker) -> dict[str, str]:
-    """As Open MPI documents them."""
+    """Return the variables of Open MPI, as it documents them."""
     size, local_rank = str(worker.place.world_size), str(worker.local_rank)
     return {
         "OMPI_COMM_WORLD_SIZE": size,
@@ -72,8 +72,11 @@ def _jax(worker: StyledWorker) -> dict[str, str]:
 
 
 def _devices(worker: StyledWorker) -> str:
-    """The numbers of the devices that this process takes. One for each worker, as JAX does it under
-    Open MPI; a worker that is alone on its node has them all."""
+    """Return the numbers of the devices that this process takes.
+
+    One for each worker, as JAX does it under Open MPI; a worker that is alone on its node has them
+    all.
+    """
     config = worker.config
     if config.virtual_local_rank:
         return "0"
@@ -96,7 +99,7 @@ def _tensorflow(worker: StyledWorker) -> dict[str, str]:
 
 
 def _deepspeed(worker: StyledWorker) -> dict[str, str]:
-    """Those that `deepspeed.launcher.launch` sets besides torch's."""
+    """Return the variables that `deepspeed.launcher.launch` sets besides torch's."""
     return {
         "LOCAL_SIZE": str(worker.config.count),
         "CROSS_RANK": str(worker.place.group_rank),

@@ -1,5 +1,6 @@
-"""Former agents on this machine: the next agent of their job knows by their notes that they and
-their workers are dead (behaviour L4). Their guards would have told, and died with them.
+"""Former agents of a job on this machine, which are dead with their workers (behaviour L4).
+
+The next agent of the job knows by their notes. Their guards would have told, and died with them.
 
 An agent notes its place in the newest world in its own directory (`scratch.py`), and before and
 after it starts workers which sessions these lead. The next agent of that user, under the same
@@ -47,8 +48,10 @@ _decode_sessions = msgspec.msgpack.Decoder(tuple[int, ...] | None).decode
 
 
 def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
-    """Note that this process is an agent of that job, and has this place. Never raises: without the
-    note others wait for a lease."""
+    """Note that this process is an agent of that job, and has this place.
+
+    Never raises: without the note others wait for a lease.
+    """
     pid = os.getpid()
     try:
         noted = AgentNote(run_id, process_space(), pid, started_at(pid), place)
@@ -59,7 +62,9 @@ def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
 
 def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
     """Note which sessions the workers of this agent lead; None: workers are about to be started.
-    Nothing is noted for an agent without a note of its place. Never raises."""
+
+    Nothing is noted for an agent without a note of its place. Never raises.
+    """
     if not directory or not os.path.exists(os.path.join(directory, PLACE_NOTE)):
         return
     note = msgspec.msgpack.encode(leaders)
@@ -71,8 +76,11 @@ def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
 
 
 def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...]:
-    """The places of this job's former agents of which nothing runs any more, by what they have left
-    in these directories. Blocks on the file system; never raises OSError."""
+    """Return the places of this job's former agents of which nothing runs any more.
+
+    They are known by what they have left in these directories. Blocks on the file system; never
+    raises OSError.
+    """
     found: dict[DeadPlace, None] = {}
     try:
         where = process_space()
@@ -89,8 +97,10 @@ def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...
 
 
 def _read(path: str, run_id: str, where: str) -> DeadPlace | None:
-    """Return the place of the agent that has made this directory; None if that agent may live, or
-    belongs to another job."""
+    """Return the place of the agent that has made this directory.
+
+    None if that agent may live, or belongs to another job.
+    """
     note = _decode(_content(path, PLACE_NOTE))
     if (note.run_id, note.where) != (run_id, where) or _lives(note):
         return None
@@ -112,7 +122,7 @@ def _content(path: str, name: str) -> bytes:
 
 
 def _lives(note: AgentNote) -> bool:
-    """Whether the process of this note may still run."""
+    """Return whether the process of this note may still run."""
     try:
         return started_at(note.pid) == note.started_at
     except (FileNotFoundError, ProcessLookupError):

@@ -170,8 +170,10 @@ class StacksFiles:
     def keep(
         self, assignment: Assignment, stacks: Mapping[int, str], workers: list[WorkerProgress]
     ) -> str:
-        """The file that has it all; empty when there are to be no files, or it can't be written,
-        which is no reason to fail."""
+        """Write the whole text to a file, and return its path.
+
+        Empty when there are to be no files, or it can't be written, which is no reason to fail.
+        """
         output = self._output
         if output.log_dir is not None and is_null_device(output.log_dir):
             return ""

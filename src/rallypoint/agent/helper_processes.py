@@ -63,10 +63,12 @@ class HelperProcesses:
     """The guard and the relay. Ended by `stop`, which leaves none of them behind."""
 
     def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
-        """Fork them; to be made before the loop runs. The guard removes `temporary_dirs` in the
-        end, also when the agent is killed. `source` is started and closed with them. `part_of` is
-        added to the titles of the others. Raises InfrastructureError when the system has no process
-        left."""
+        """Fork them; to be made before the loop runs.
+
+        The guard removes `temporary_dirs` in the end, also when the agent is killed. `source` is
+        started and closed with them. `part_of` is added to the titles of the others. Raises
+        InfrastructureError when the system has no process left.
+        """
         self.source, self._part_of = source, part_of
         self.hurried = asyncio.Event()
         """Once it is set, `stop` does not wait for the console."""
@@ -90,7 +92,7 @@ class HelperProcesses:
             raise
 
     def owns(self, pid: int) -> bool:
-        """Whether only this object may reap the process."""
+        """Return whether only this object may reap the process."""
         is_ours = self.guard.owns(pid) or pid == self.relay.process.pid
         return is_ours or self.source.owns(pid)
 
@@ -99,14 +101,18 @@ class HelperProcesses:
         self.guard.hold(until_s)
 
     def leave_notice(self, notice: bytes) -> None:
-        """Set the action of a guard when this agent has died and no worker lives, as
-        `wire/death_notice.py` encodes it, in place of the notice before; b"", or one that is too
-        long: none."""
+        """Set the action of a guard when this agent has died and no worker lives.
+
+        It is encoded as in `wire/death_notice.py`, and replaces the notice before; b"", or one that
+        is too long: none.
+        """
         self._page.leave_notice(notice)
 
     def watch(self, events: HelperEvents) -> None:
-        """From now on tell the agent, and replace a guard that was killed: without one, a killed
-        agent leaves workers behind."""
+        """Tell the agent of helpers that die from now on, and replace a guard that was killed.
+
+        Without a guard, a killed agent leaves workers behind.
+        """
         self._events = events
         asyncio.get_running_loop().add_reader(self.guard.fileno(), self._guard_tells)
 
@@ -129,8 +135,10 @@ class HelperProcesses:
             self._replace_guard()
 
     async def stop(self, limit_s: float) -> None:
-        """Write out what the relay holds, then end both. A console that takes nothing holds this up
-        for `limit_s` at most, or until `hurried` is set."""
+        """Write out what the relay holds, then end both.
+
+        A console that takes nothing holds this up for `limit_s` at most, or until `hurried` is set.
+        """
         self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)
         await wait_unless(self.hurried, self.relay.stop(min(limit_s, CONSOLE_S)), limit_s)
@@ -204,8 +212,10 @@ def _who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] |
 
 
 class NodeLease:
-    """For the thread of the loop. Times are seconds on CLOCK_BOOTTIME; 0: not known, or nobody
-    takes the place."""
+    """For the thread of the loop.
+
+    Times are seconds on CLOCK_BOOTTIME; 0: not known, or nobody takes the place.
+    """
 
     def __init__(self, tell_guard: Callable[[float], None]) -> None:
         self._tell_guard = tell_guard
@@ -219,7 +229,7 @@ class NodeLease:
         tell(self._until)
 
     def renewed(self, until: float) -> None:
-        """The coordinator grants it until then."""
+        """Note that the coordinator grants the place until then."""
         self._until = until
         if self._tell_workers is not None:
             self._tell_workers(until)
@@ -234,8 +244,10 @@ class NodeLease:
 async def wait_unless(
     hurried: asyncio.Event, waiting: Coroutine[Any, Any, object], limit_s: float
 ) -> None:
-    """Until it is done, at most so long, and only for a moment once `hurried` is set; then it is
-    cancelled. Raises what it raises."""
+    """Wait for a task, at most so long, and only for a moment once `hurried` is set.
+
+    Then it is cancelled. Raises what it raises.
+    """
     task = asyncio.ensure_future(waiting)
     hurry = asyncio.ensure_future(hurried.wait())
     try:

@@ -1,5 +1,8 @@
-"""A node of a job that any of its nodes may lead: how it finds the leader by the job's register,
-and what it hosts when it leads itself (`coordinator/leading/leader_search.py`)."""
+"""A node of a job that any of its nodes may lead.
+
+It finds the leader by the job's register, and hosts the coordinator when it leads itself
+(`coordinator/leading/leader_search.py`).
+"""
 
 from __future__ import annotations
 
@@ -138,8 +141,11 @@ class LeadingNode:
             self._alone = loop.call_later(ALONE_S, self._tell_alone, coordinator)
 
     def _tell_alone(self, coordinator: Coordinator) -> None:
-        """A directory that every node has for itself looks like one in which nobody else has come
-        yet, and nobody would say so before the job times out, or runs several times."""
+        """Tell the person if this node seems to be alone in the directory.
+
+        A directory that every node has for itself looks like one in which no other node has come
+        yet: the job would time out, or run several times.
+        """
         if self._end.place is None and not coordinator.jobs.nodes:
             self._has_told_alone = True
             self._telling = asyncio.get_running_loop().create_task(self._say_alone())
@@ -153,8 +159,10 @@ class LeadingNode:
         )
 
     def _sweep(self) -> None:
-        """Remove the registers of jobs that have ended. Beside all else, since a place may be large
-        or slow, and by one node of each job."""
+        """Remove the registers of jobs that have ended.
+
+        Beside all else, since a place may be large or slow, and by one node of each job.
+        """
         if self._has_swept:
             return
         self._has_swept = True
@@ -166,7 +174,10 @@ class LeadingNode:
         self._agent.say(kinds.NOTICE(text))
 
     def leads_no_more(self) -> None:
-        """The connection of this node to its own coordinator is closed with that."""
+        """Note that this node leads no more.
+
+        The connection of this node to its own coordinator is closed with that.
+        """
         if self._alone is not None:
             self._alone.cancel()
 
@@ -186,8 +197,9 @@ async def register_of(
     say: Callable[[Record], None],
     on_wait: Callable[[str], None],
 ) -> Register:
-    """The register of this node's job, in a place that can be used. `say` is called with remarks
-    on it, `on_wait` if it does not answer.
+    """Return the register of this node's job, in a place that can be used.
+
+    `say` is called with remarks on it, `on_wait` if it does not answer.
 
     Raises UsageError or InfrastructureError if the register can't be kept there, and
     RendezvousTimeoutError.

@@ -87,9 +87,11 @@ class AgentSetup(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """How this node takes part in the job that it has found. `_by_endpoint`, `_by_register` and
-    `_by_handler` give one, and leave the job when their context ends: what each has opened it
-    closes, also when it fails half-way."""
+    """How this node takes part in the job that it has found.
+
+    `_by_endpoint`, `_by_register` and `_by_handler` give one, and leave the job when their context
+    ends: what each has opened it closes, also when it fails half-way.
+    """
 
     session: AgentSession
     candidate: Candidate
@@ -136,12 +138,13 @@ class Membership:
         return None if self._joined is None else self._joined.session.error
 
     def owns(self, pid: int) -> bool:
-        """Whether only the round store may reap this process."""
+        """Return whether only the round store may reap this process."""
         return self._store is not None and self._store.owns(pid)
 
     async def open(self, hurried: asyncio.Event) -> None:
-        """Find the coordinator, or host it, and have the agent join. `hurried` ends the waits of
-        `close`, and of what is closed if this fails.
+        """Find the coordinator, or host it, and have the agent join.
+
+        `hurried` ends the waits of `close`, and of what is closed if this fails.
 
         Raises RallypointError when this node can't take part.
         """
@@ -191,7 +194,10 @@ class Membership:
             keeping.joins(partial(self._life, session), self._not_kept)
 
     def _life(self, session: CoordinatorSession) -> int:
-        """The incarnation of the job, also before its first round; 0: this node is not attached."""
+        """Return the incarnation of the job, also before its first round.
+
+        0: this node is not attached.
+        """
         if (stamp := self._agent.stamp) is not None:
             return stamp.incarnation
         return 0 if session.attached is None else session.attached.incarnation
@@ -208,14 +214,17 @@ class Membership:
             self._agent.say(kinds.NOTICE(told))
 
     def last_words(self) -> Coroutine[None, None, None] | None:
-        """The last that workers wrote, for who follows it; None: nobody does."""
+        """Return the last that workers wrote, for who follows it; None: nobody does."""
         if self._answers is None or not self._answers.is_followed:
             return None
         return self._wait(self._answers.finish(), LAST_WORDS_S)
 
     async def close(self, others_stop_s: float) -> None:
-        """Leave the job. A host waits for the other nodes, which may take `others_stop_s` to stop
-        their workers, unless another node may lead the job to its end."""
+        """Leave the job.
+
+        A host waits for the other nodes, which may take `others_stop_s` to stop their workers,
+        unless another node may lead the job to its end.
+        """
         self._others_stop_s = others_stop_s
         await self._beginning.aclose()
         self._notes.over()
@@ -425,7 +434,8 @@ async def _by_register(part: Membership) -> AsyncIterator[Joined]:
 @asynccontextmanager
 async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
     """Take part by the rendezvous handler of another package: one of the nodes of each of its
-    rounds hosts the coordinator."""
+    rounds hosts the coordinator.
+    """
     from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
     from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession, OwnNode
 
@@ -454,7 +464,7 @@ def _goodput(host: Host) -> GoodputView | None:
 
 
 def part_of_job(rendezvous: RendezvousConfig) -> str:
-    """How the titles of this agent's helpers end; see `core.text`."""
+    """Return how the titles of this agent's helpers end; see `core.text`."""
     return part_of(rendezvous.run_id, _given_id(rendezvous))
 
 
@@ -470,8 +480,10 @@ def _ignore(_until: float) -> None:
 
 
 def look_command(rendezvous: RendezvousConfig, access: AccessConfig) -> str:
-    """Return the command that a person types on any machine to look at this job:
-    `rallypoint status n1:29400 --job digits`."""
+    """Return the command with which a person looks at this job from any machine.
+
+    For example `rallypoint status n1:29400 --job digits`.
+    """
     from shlex import quote  # Needed on one node of a job.
 
     register = rendezvous.register

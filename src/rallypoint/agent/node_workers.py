@@ -45,7 +45,9 @@ class WorkerRound(Struct, frozen=True):
 
 
 class NodeWorkers(Protocol):
-    """`start` once, then `signal` or `kill`; then `on_gone` is called, once, and once more for each
+    """The workers of a node, whatever runs them.
+
+    `start` once, then `signal` or `kill`; then `on_gone` is called, once, and once more for each
     further `kill` while it names processes that did not die.
 
     For the thread of the loop. Nothing blocks but `start`, and that for milliseconds.
@@ -54,11 +56,14 @@ class NodeWorkers(Protocol):
     @property
     def shm(self) -> WorkerShm:
         """The memory that the workers and this agent share; `WorkerShm.silent` where there is none.
-        Closed by then when `on_gone` is called."""
+
+        Closed by then when `on_gone` is called.
+        """
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
-        """Start all; `context(local_rank, error_file)` says what each gets. They may be started
-        later, and not at all if they are ended before.
+        """Start all; `context(local_rank, error_file)` says what each gets.
+
+        They may be started later, and not at all if they are ended before.
 
         Raises UsageError or InfrastructureError; then none runs.
         """
@@ -71,18 +76,22 @@ class NodeWorkers(Protocol):
         """Send a signal to each worker that lives, and to nothing that it has started."""
 
     def owns(self, pid: int) -> bool:
-        """Whether only this object may reap the process."""
+        """Return whether only this object may reap the process."""
 
     def use_guard(self, guard: Guard) -> None:
-        """The guard was replaced."""
+        """Use the guard that replaces the former one."""
 
     def notice(self) -> None:
-        """Call `on_exits` now for what has ended and was not reported, if that can be known: after
-        the next signal it is unknown whether a worker failed by itself."""
+        """Call `on_exits` now for what has ended and was not reported, if that can be known.
+
+        After the next signal it is unknown whether a worker failed by itself.
+        """
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Ask all to end; then wait until nothing is left. `received`: the signal has reached these
-        processes already, so they do not get it again."""
+        """Ask all to end; then wait until nothing is left.
+
+        `received`: the signal has reached these processes already, so they do not get it again.
+        """
 
     def kill(self) -> None:
         """End all; then wait until nothing is left, but not for ever."""
@@ -94,8 +103,10 @@ class NodeWorkers(Protocol):
         """Return the part of these exits that is known at once; the rest comes with `on_gone`."""
 
     def results(self) -> dict[int, object]:
-        """Return the results of the workers, by local rank, once all have succeeded. At most once,
-        when the agent has left the job: large results take their time."""
+        """Return the results of the workers, by local rank, once all have succeeded.
+
+        At most once, when the agent has left the job: large results take their time.
+        """
 
 
 MakeWorkers = Callable[[WorkerRound], NodeWorkers]

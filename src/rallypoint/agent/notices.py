@@ -1,6 +1,8 @@
-"""The notes of a node for other processes on its machine: the notice by which its guard tells of
-its death, the note of its job for commands of its user, and the note of its place for the next
-agent."""
+"""The notes of a node for other processes on its machine.
+
+The notice by which its guard tells of its death, the note of its job for commands of its user, and
+the note of its place for the next agent.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ class Notices:
         tell_guard: Callable[[bytes], None] | None,
         scratch: str,
     ) -> None:
-        """`tell_guard` gives the guard its notice; None: this agent has no guard. `scratch`: the
-        directory of this agent alone; empty: there is none."""
+        """`tell_guard` gives the guard its notice; None: this agent has no guard.
+
+        `scratch`: the directory of this agent alone; empty: there is none.
+        """
         self._rendezvous, self._access = rendezvous, access
         self._tell_guard, self._scratch = tell_guard, scratch
         self._noted: DeadPlace | None = None
@@ -40,8 +44,10 @@ class Notices:
         """Makes the notice for the guard; it changes with the place of this node."""
 
     def connected(self, token: bytes | None, peer: Address) -> None:
-        """Leave a note for commands of this user on this node, which find the job by it. `peer`:
-        where its coordinator is."""
+        """Leave a note for commands of this user on this node, which find the job by it.
+
+        `peer`: where its coordinator is.
+        """
         if not self._scratch:
             return
         rendezvous, access = self._rendezvous, self._access
@@ -54,8 +60,11 @@ class Notices:
     def attaching(
         self, token: bytes | None, end: AgentEnd, led: Epoch | None, peer: Address, generation: int
     ) -> bytes:
-        """Leave the guard a death notice, with a secret of this connection alone; returns the
-        commitment to it. `led`: the epoch by which this node leads; None: it does not."""
+        """Leave the guard a death notice, and return the commitment to its secret.
+
+        The secret is of this connection alone. `led`: the epoch by which this node leads; None: it
+        does not.
+        """
         run_id, life = self._rendezvous.run_id, end.identity.incarnation
         register = self._rendezvous.register
         if led is not None:
@@ -79,8 +88,10 @@ class Notices:
             self._tell_guard(self._notice())
 
     def placed(self, end: AgentEnd) -> None:
-        """Renew what tells of this node's place, after it was attached or assigned a place: the
-        guard and the next agent on this machine tell that place to others."""
+        """Renew the notes of this node's place, after it was attached or assigned a place.
+
+        The guard and the next agent on this machine tell that place to others.
+        """
         self._renew()
         place = end.dead_place
         if _may_follow(end) and place not in (None, self._noted) and self._scratch:
@@ -91,12 +102,14 @@ class Notices:
             note_place(self._scratch, self._rendezvous.run_id, place)
 
     def over(self) -> None:
-        """The guard need not tell of this node's end: it has left the job."""
+        """Withdraw the notes: the guard need not tell of this node's end, since it has left the
+        job.
+        """
         self._notice = None
         if self._tell_guard is not None:
             self._tell_guard(b"")
 
 
 def _may_follow(end: AgentEnd) -> bool:
-    """Whether another coordinator may take over the job."""
+    """Return whether another coordinator may take over the job."""
     return end.attached is not None and end.attached.is_replaceable

@@ -1,5 +1,4 @@
-"""From settings to the output of this node's workers, what becomes of their files, and what a
-person is told of the pattern that reads it."""
+"""The output of this node's workers: settings, files, and the sentence about a pattern."""
 
 from __future__ import annotations
 
@@ -34,8 +33,11 @@ LINE_CHARACTERS = 200
 
 
 class OutputFiles:
-    """The decision on files, and the temporary directory, if a person asked for files but named no
-    directory: it is kept unless `succeeded` is set at the end."""
+    """The decision on files, and the temporary directory.
+
+    There is one if a person asked for files but named no directory: it is kept unless `succeeded`
+    is set at the end.
+    """
 
     def __init__(self, specs: LogsSpecs) -> None:
         self.specs = specs
@@ -72,8 +74,10 @@ class OutputFiles:
             say(kinds.LOGS_KEPT(path=path), (("path", path),))
 
     def hand_over(self, scratch: Scratch) -> None:
-        """Leave the files that the program needs until it ends, and nothing else of the agent's
-        directory. Never raises."""
+        """Leave the files that the program needs until it ends, and nothing else.
+
+        Never raises.
+        """
         if not self.are_needed or not isinstance(self.specs, DefaultLogsSpecs):
             return
         directory = self.specs.directory or ""
@@ -90,8 +94,10 @@ class OutputFiles:
 
 
 def logs_specs(config: AgentConfig) -> LogsSpecs:
-    """Return the object that decides on the workers' files. Raises UsageError, and LogsSpecsError
-    for a plug-in."""
+    """Return the object that decides on the workers' files.
+
+    Raises UsageError, and LogsSpecsError for a plug-in.
+    """
     output, count = config.output, config.workers.count
     if not isinstance(output.logs_specs, str):
         return cast(LogsSpecs, output.logs_specs)
@@ -121,8 +127,10 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
 
 
 def output_settings(config: AgentConfig) -> OutputSettings:
-    """Return the part of the output that concerns the console and the relay. Looks at our own
-    stdout and stderr."""
+    """Return the part of the output that concerns the console and the relay.
+
+    Looks at our own stdout and stderr.
+    """
     output, workers = config.output, config.workers
     stdout_tty, stderr_tty = os.isatty(1), os.isatty(2)
     mode = resolve_mode(
@@ -150,8 +158,11 @@ def output_settings(config: AgentConfig) -> OutputSettings:
 
 
 def shown_workers(config: AgentConfig) -> int:
-    """How many workers of the world may write to consoles. Of a job of one node those that
-    `--local-ranks-filter` hides do not count: the output of one worker alone needs no prefix."""
+    """Return how many workers of the world may write to consoles.
+
+    Of a job of one node those that `--local-ranks-filter` hides do not count: the output of one
+    worker alone needs no prefix.
+    """
     count, nodes = config.workers.count, config.rendezvous.max_nodes
     if nodes > 1:
         return count * nodes
@@ -159,7 +170,7 @@ def shown_workers(config: AgentConfig) -> int:
 
 
 def succeeded(finish: Finish) -> bool:
-    """Whether the whole job has."""
+    """Return whether the whole job has."""
     verdict = finish.verdict if finish.kind is FinishKind.VERDICT else None
     return verdict is not None and verdict.outcome is Outcome.SUCCEEDED
 
@@ -198,9 +209,11 @@ class PatternLines:
 
 
 def unmatched(config: AgentConfig, line: str | None, place: Assignment) -> str:
-    """Return the sentence about the pattern when no line of this node's workers has ever matched;
+    """Return the sentence about the pattern when no line of this node's workers has ever matched.
+
     `line`: the newest one. Empty: there is nothing to say, or no worker of this node is expected to
-    print what it reads: usually one rank of a job does, the first or the last."""
+    print what it reads: usually one rank of a job does, the first or the last.
+    """
     pattern, ranks = config.output.progress_pattern, _ranks(place.base_rank, config.workers.count)
     if line is None or not _is_expected_of(pattern, place):
         return ""

@@ -11,7 +11,8 @@ from rallypoint.errors import InfrastructureError
 def ports_wanted(env_styles: Sequence[str], workers: int) -> int:
     """Return how many ports a node with so many workers brings to a round: one for a coordinator
     that the worker of rank 0 may serve, and one for each worker where these connect to each
-    other."""
+    other.
+    """
     if "tensorflow" in env_styles:
         return 1 + workers
     return int("jax" in env_styles)
@@ -31,8 +32,10 @@ class ReservedPorts:
         self._held: list[socket.socket] = []
 
     def renew(self) -> tuple[int, ...]:
-        """Reserve others than before, which are free then. Raises InfrastructureError when there
-        are none."""
+        """Reserve others than before, which are free then.
+
+        Raises InfrastructureError when there are none.
+        """
         former, self._held = self._held, []
         try:
             self._held += (_reserve() for _ in range(self._count))
@@ -52,7 +55,7 @@ class ReservedPorts:
 
 
 def _reserve() -> socket.socket:
-    """A port of every address of this machine."""
+    """Return a port of every address of this machine."""
     dual = socket.has_dualstack_ipv6()
     reserved = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
     try:

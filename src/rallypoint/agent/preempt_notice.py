@@ -38,8 +38,10 @@ class PreemptNotice:
         on_notice: Callable[[str], None],
         on_trouble: Callable[[str], None],
     ) -> None:
-        """`on_notice` is called once at most, with the reason; `on_trouble` when the command can't
-        be run, once."""
+        """`on_notice` is called once at most, with the reason.
+
+        `on_trouble` is called when the command can't be run, once.
+        """
         self._loop = asyncio.get_running_loop()
         is_command = spec.startswith(_COMMAND)
         self._command = spec.removeprefix(_COMMAND) if is_command else ""
@@ -58,7 +60,7 @@ class PreemptNotice:
             self._task = self._loop.create_task(self._ask())
 
     def owns(self, pid: int) -> bool:
-        """Whether only this object may reap the process."""
+        """Return whether only this object may reap the process."""
         return self._running is not None and self._running.owns(pid)
 
     async def close(self) -> None:
@@ -90,7 +92,7 @@ class PreemptNotice:
             await asyncio.sleep(RUN_EVERY_S)
 
     async def _run(self) -> int:
-        """The exit code; minus the number of a signal."""
+        """Return the exit code; minus the number of a signal."""
         ended = asyncio.Event()
 
         running = self._running = WorkerSet(self._guard)

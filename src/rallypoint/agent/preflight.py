@@ -1,5 +1,6 @@
-"""Whether this machine can start workers now, tried before a round that runs ends for this node
-(behaviour A10).
+"""The trial whether this machine can start workers now (behaviour A10).
+
+It comes before a round that runs ends for this node.
 
     in the agent     as many descriptors as its workers take are opened for a moment
     in a process     a block is written to each directory that its workers use; then as many
@@ -44,8 +45,10 @@ _WRITE = "write to "
 
 
 class Directories(Struct, frozen=True):
-    """Directories of which workers use the first one that can be written. `is_given` by a person
-    for programs that look elsewhere by themselves where it is no directory."""
+    """Directories of which workers use the first one that can be written.
+
+    `is_given` by a person for programs that look elsewhere by themselves where it is no directory.
+    """
 
     paths: tuple[str, ...]
     is_given: bool = False
@@ -70,7 +73,7 @@ class _Told(Struct, frozen=True):
 
 
 def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Directories]:
-    """The directories that the workers of this agent use. Asks no file system."""
+    """Return the directories that the workers of this agent use. Asks no file system."""
     found = [Directories((temp_dir,), is_given=True)]
     if scratch:
         found.append(Directories((scratch,)))
@@ -99,8 +102,10 @@ class Preflight:
         limit_s: float = LIMIT_S,
         write: Callable[[str], None] | None = None,
     ) -> None:
-        """`part_of` ends the title of the process. `write` proves that a directory can be written,
-        or raises OSError."""
+        """`part_of` ends the title of the process.
+
+        `write` proves that a directory can be written, or raises OSError.
+        """
         self._where, self._workers, self._part_of = where, workers, part_of
         self._limit_s, self._write = limit_s, write or _write_a_block
         self._process: ForkedProcess | None = None
@@ -108,7 +113,7 @@ class Preflight:
         self._unread = b""
 
     def owns(self, pid: int) -> bool:
-        """Whether this try has forked this process: then no other code may reap it."""
+        """Return whether this try has forked this process: then no other code may reap it."""
         return self._process is not None and self._process.pid == pid
 
     @property
@@ -149,7 +154,7 @@ class Preflight:
         return await self._how_it_ended(self._process)
 
     async def _told(self, read: int) -> _Told | None:
-        """The step that has failed; None: the process has ended."""
+        """Return the step that has failed; None: the process has ended."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         os.set_blocking(read, False)
         loop.add_reader(read, readable.set)
@@ -174,8 +179,11 @@ class Preflight:
         return None
 
     async def _how_it_ended(self, process: ForkedProcess) -> Unfit | None:
-        """A process that was killed has tried nothing more; one that has failed has a bug, and no
-        machine is held back for that."""
+        """Return how the trial ended.
+
+        A process that was killed has tried nothing more; one that has failed has a bug, and no
+        machine is held back for that.
+        """
         await _wait_gone(process)
         code = 0 if process.alive() else process.wait()
         if code >= 0 or not self._stage:
@@ -194,8 +202,10 @@ class Preflight:
 
 
 def unfit(stage: str, number: int | None, reason: str = "") -> Unfit:
-    """The sentence and the fix for a step that has failed with this error number. `reason` replaces
-    the text of the number."""
+    """Return the sentence and the fix for a step that has failed with this error number.
+
+    `reason` replaces the text of the number.
+    """
     number = number or errno.EIO
     lacking = Lacking(stage, number) if number in MACHINE_ERRNOS else None
     fix = _fix_of_place(number) if stage.startswith(_WRITE) else fix_of(number)
@@ -223,7 +233,7 @@ async def _wait_gone(process: ForkedProcess) -> None:
 
 
 def _read(fd: int) -> bytes | None:
-    """The bytes that can be read now; None before there are any, empty at the end."""
+    """Return the bytes that can be read now; None before there are any, empty at the end."""
     try:
         return os.read(fd, 65536)
     except BlockingIOError:
@@ -255,7 +265,7 @@ def _try(
 def _try_place(
     place: Directories, write: Callable[[str], None], tell: Callable[[str], None]
 ) -> tuple[str, int] | None:
-    """The step that has failed, and the error number: those of the first directory."""
+    """Return the step that has failed, and the error number: those of the first directory."""
     failed: tuple[str, int] | None = None
     for path in place.paths:
         stage = f"{_WRITE}{path_text(path)}"
@@ -276,8 +286,10 @@ def _write_a_block(directory: str) -> None:
 
 
 def _try_processes(processes: int) -> int | None:
-    """Fork and exec this number of processes, so that all exist at the same time. Returns the error
-    number of the one that failed, or None."""
+    """Fork and exec this number of processes, so that all exist at the same time.
+
+    Returns the error number of the one that failed, or None.
+    """
     program = sys.executable or "/proc/self/exe"
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -1,5 +1,4 @@
-"""How far the workers of a node are: by their own report, or by what the relay reads in their
-output. Pure.
+"""The progress of the workers of a node, by their own report, or by their output. Pure.
 
 `WorkerShm.progress` has it of each worker, now and after the round.
 """
@@ -16,7 +15,9 @@ from rallypoint.wire.shm_words import NS_PER_S
 
 class Progress(Struct, frozen=True):
     """The last step of a worker, and how many seconds ago it was reported, or was seen to change.
-    None: that was not told."""
+
+    None: that was not told.
+    """
 
     step: int
     age_s: float
@@ -29,7 +30,7 @@ class Progress(Struct, frozen=True):
 
 
 class Phase(Struct, frozen=True):
-    """What a worker has told of its phases, with a name or between two."""
+    """The phase that a worker has told, with a name or between two."""
 
     name: str
     """Empty: it is in none."""
@@ -40,19 +41,21 @@ class Phase(Struct, frozen=True):
 
 
 NO_PHASE = Phase("", 0, float("inf"))
-"""That of a worker that has named none."""
+"""The phase of a worker that has named none."""
 
 
 def phase_of(slot: WorkerSlot, now_ns: int) -> Phase:
-    """The phase of one worker."""
+    """Return the phase of one worker."""
     if slot.phase_at_ns < 1:
         return NO_PHASE
     return Phase(slot.phase, slot.phase_at_ns, max(now_ns - slot.phase_at_ns, 0) / NS_PER_S)
 
 
 def progress_of(slot: WorkerSlot, now_ns: int) -> Progress | None:
-    """Return the progress of one worker; None: none yet. One that reports is believed more than its
-    output."""
+    """Return the progress of one worker; None: none yet.
+
+    One that reports is believed more than its output.
+    """
     if slot.reported.at_ns > 0:
         return _progress(slot.reported, now_ns, is_timed=True)
     if slot.printed.at_ns > 0:

@@ -1,5 +1,7 @@
-"""The progress of the workers of this node (`core/watch/node_progress.py`), and the records of its
-last rounds (`core/round_record.py`), for heartbeats."""
+"""The progress of this node's workers and the records of its last rounds, for heartbeats.
+
+See `core/watch/node_progress.py` and `core/round_record.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,11 @@ or how the last rounds went."""
 
 
 class PhaseTeller(Observer):
-    """Has the coordinator told at once that workers have been started, in a job of few nodes, and
-    of a round's first step: how far a round begins behind the one before is not to be seen a
-    heartbeat later."""
+    """Tells the coordinator at once that workers have been started, and of a round's first step.
+
+    The former only in a job of few nodes. How far a round begins behind the one before could not be
+    seen a heartbeat later.
+    """
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
@@ -54,7 +58,7 @@ class ProgressReport:
         self._phase_since_ns = 0
 
     def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:
-        """How far the workers of this round are, unless that is known on this connection."""
+        """Return how far the workers of this round are, unless that is known on this connection."""
         progress = None if stamp is None else self._now(stamp)
         if progress is None or self._told == (generation, self._news(progress)):
             return None
@@ -62,12 +66,14 @@ class ProgressReport:
         return progress
 
     def _news(self, progress: NodeProgress) -> tuple[object, ...]:
-        """A phase that has ended and begun again is another one."""
+        """Return a phase that has ended and begun again is another one."""
         return *progress.news, self._phase_since_ns
 
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
-        """The last rounds, once on each connection, since another coordinator than the first leads
-        the job. In a large job a few nodes tell, and who knows what others don't."""
+        """Return the last rounds, once on each connection to another coordinator than the first.
+
+        In a large job a few nodes tell, and those that know what others don't.
+        """
         self._first_epoch = self._first_epoch or epoch
         if epoch == self._first_epoch or generation == self._rounds_told:
             return ()

@@ -25,8 +25,10 @@ class StoreAccess:
     """Opens and closes the round store of this node, and enrols with that of rank 0."""
 
     def __init__(self, config: AgentConfig, on_lost: Callable[[int, str], None]) -> None:
-        """`on_lost` is called from the loop, with the round, when its store has gone before its
-        end, and why."""
+        """`on_lost` is called with the round and the reason when its store has gone early.
+
+        From the loop.
+        """
         self._networks = config.access.store_networks
         """The networks that may use this node's store without enrolling."""
         rendezvous = config.rendezvous
@@ -39,8 +41,10 @@ class StoreAccess:
     def use(
         self, secret: bytes | None, store: RoundStore | None, shared: Endpoint | None = None
     ) -> None:
-        """Set the values that were learnt while meeting. `shared`: the endpoint, whose port the
-        store shares."""
+        """Set the values that were learnt while meeting.
+
+        `shared`: the endpoint, whose port the store shares.
+        """
         self._secret, self._store, self._shared = secret, store, shared
 
     def open(self, stamp: Stamp) -> None:
@@ -55,7 +59,7 @@ class StoreAccess:
             )
 
     def close(self) -> None:
-        """The round has ended. Safe to call again."""
+        """Close the store of a round that has ended. Safe to call again."""
         if self._store is not None:
             self._store.close()
 
@@ -66,8 +70,10 @@ class StoreAccess:
         await enrol(look_up, port, self._key(stamp), node_id, self._timeout_s)
 
     async def reach(self, order: Prove, node_id: str) -> None:
-        """Reach the store of a round in which this node has no part. Raises EnrolmentError with
-        both addresses."""
+        """Reach the store of a round in which this node has no part.
+
+        Raises EnrolmentError with both addresses.
+        """
         port = order.master_port
         look_up = self._look_up(order.master_addr, port)
         await reach(look_up, port, node_id, order.limit_s)
@@ -81,7 +87,7 @@ class StoreAccess:
 
 
 async def _look_up(endpoint: Endpoint) -> list[str]:
-    """The numeric addresses. Raises EnrolmentError while the name does not resolve."""
+    """Return the numeric addresses. Raises EnrolmentError while the name does not resolve."""
     found = await resolve(endpoint)
     if isinstance(found, NotYet):
         raise EnrolmentError(found.reason)
@@ -89,9 +95,11 @@ async def _look_up(endpoint: Endpoint) -> list[str]:
 
 
 async def listen_for_peers(local_addr: str, session_host: str, port: int) -> socket.socket:
-    """A listening socket on the address that peers are given, `local_addr`, which may be of another
-    network than the session's; on `session_host`, where this node's session comes from, when none
-    was given or when it is not this node's own (NAT). `port` 0: the system chooses one.
+    """Return a listening socket on the address that peers are given.
+
+    That is `local_addr`, which may be of another network than the session's; or `session_host`,
+    where this node's session comes from, when none was given or when it is not this node's own
+    (NAT). `port` 0: the system chooses one.
 
     Raises UsageError when the port can't be had, InfrastructureError when there is none left.
     """
@@ -104,7 +112,7 @@ async def listen_for_peers(local_addr: str, session_host: str, port: int) -> soc
 
 
 def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
-    """A listening socket on the first of these that is this node's own. Raises as above."""
+    """Return a listening socket on the first of these that is this node's own. Raises as above."""
     why = ""
     for address in addresses:
         bound = try_bind((address,), port)

@@ -84,8 +84,10 @@ OnEnd = Callable[[JobEnd], None]
 
 
 def first_failure(end: JobEnd) -> tuple[WorkerExit, str, str] | None:
-    """The worker that is to blame for the end of the job, on whichever node: its exit, the node,
-    and its error file if that is here, else ""."""
+    """Return the worker that is to blame for the end of the job, on whichever node.
+
+    Its exit, the node, and its error file if that is here, else "".
+    """
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
     if cause is None or cause.failure is None:
@@ -150,8 +152,7 @@ def run_agent(
 
 
 def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
-    """Find the places of dead former agents of this job on this machine, for a coordinator that
-    takes over."""
+    """Find the places of this job's dead former agents on this machine, for a takeover."""
     rendezvous = config.rendezvous
     if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):
         return ()
@@ -233,8 +234,10 @@ class AgentRun:
         self._caught = 0
 
     async def main(self, on_end: OnEnd) -> JobEnd:
-        """Take part to the end. `on_end` is called before the shutdown, which may take a while
-        on the node that hosts the coordinator.
+        """Take part to the end.
+
+        `on_end` is called before the shutdown, which may take a while on the node that hosts the
+        coordinator.
 
         Raises RallypointError when this node could not take part.
         """
@@ -301,17 +304,21 @@ class AgentRun:
         )
 
     def _hold(self, until: float) -> None:
-        """A job that can have one node only is left alone: Ctrl-Z, a laptop that sleeps. Where
-        `serve` may give its place away all the same, the agent ends its workers when it runs again.
-        With a register a spare may stand by to take its place.
+        """Hold the job while this process is stopped.
+
+        A job that can have one node only is left alone: Ctrl-Z, a laptop that sleeps. Where `serve`
+        may give its place away all the same, the agent ends its workers when it runs again. With a
+        register a spare may stand by to take its place.
         """
         rendezvous = self._setup.config.rendezvous
         if self._helpers is not None and (rendezvous.max_nodes > 1 or rendezvous.register):
             self._helpers.hold(until)
 
     def cant_log(self, text: str) -> None:
-        """A log file of a worker can't be written. Said once in a round, here and by the next
-        heartbeat to the coordinator."""
+        """Report that a log file of a worker can't be written.
+
+        Said once in a round, here and by the next heartbeat to the coordinator.
+        """
         dispatcher = self._setup.telemetry.dispatcher
         if text != dispatcher.cant_log:
             dispatcher.cant_log = text
@@ -358,7 +365,7 @@ class AgentRun:
             self._notice.start()
 
     async def _try_to_start(self, order: Prove, node_id: str) -> Tried:
-        """Both tries at once: a bug in the first holds no machine back."""
+        """Return both tries at once: a bug in the first holds no machine back."""
         reaching = asyncio.get_running_loop().create_task(self._try_to_reach(order, node_id))
         try:
             unfit = await self._try_machine()
@@ -388,7 +395,7 @@ class AgentRun:
                 self._preflights.discard(preflight)
 
     async def _try_to_reach(self, order: Prove, node_id: str) -> str:
-        """Why the store is not reached, or nothing."""
+        """Return why the store is not reached, or nothing."""
         try:
             await self._store_access.reach(order, node_id)
         except RallypointError as error:
@@ -454,7 +461,7 @@ class AgentRun:
 
 
 def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
-    """The CPUs of each worker, none: unbound; a remark on it joins the notices."""
+    """Return the CPUs of each worker, none: unbound; a remark on it joins the notices."""
     if config.workers.numa is None:
         return config, ()
     from rallypoint.process.affinity import worker_cpus
@@ -465,8 +472,10 @@ def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
 
 
 def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WorkerSource:
-    """Return the source of workers for the start method. Raises UsageError for what can't be
-    started that way."""
+    """Return the source of workers for the start method.
+
+    Raises UsageError for what can't be started that way.
+    """
     match config.method:
         case StartMethod.FORKSERVER:
             from rallypoint.agent.prepared_source import PreparedSource
@@ -496,7 +505,10 @@ def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple
 
 
 def _said_by_loop(context: dict[str, object]) -> str:
-    """The message of the loop's exception handler, with the function of its task if it has one."""
+    """Return the message of the loop's exception handler.
+
+    With the function of its task if it has one.
+    """
     said, task = str(context["message"]), context.get("task")
     if not isinstance(task, asyncio.Task):
         return said
@@ -506,8 +518,10 @@ def _said_by_loop(context: dict[str, object]) -> str:
 async def _newest_lines(
     outputs: WorkerOutputs, running: RunningRound, newest: int
 ) -> list[tuple[int, OutputLines]]:
-    """Read the newest lines, at most `newest` of each stream of these workers. Returns them in the
-    order in which they came, each with the worker's global rank."""
+    """Read the newest lines, at most `newest` of each stream of these workers.
+
+    Returns them in the order in which they came, each with the worker's global rank.
+    """
     from rallypoint.process.logs.newest import OutputReader, ReadStart
 
     place, ranks = running.assignment, list(range(len(running.workers.shm.pids)))

@@ -29,8 +29,10 @@ def place_text(assignment: Assignment, workers: int) -> str:
 def anew_text(
     config: AgentConfig, *, replaced: bool, runs: bool, is_replaceable: bool = False
 ) -> str:
-    """The line of a node of whose round the coordinator knows nothing. `is_replaceable`: this
-    coordinator or an earlier one of this job is, as in `Attached`."""
+    """Return the line of a node of whose round the coordinator knows nothing.
+
+    `is_replaceable`: this coordinator or an earlier one of this job is, as in `Attached`.
+    """
     then = "stopping the workers and joining again" if runs else "joining again"
     if not replaced:
         return f"the coordinator declared this node lost: {then}"
@@ -51,8 +53,10 @@ def waiting_for(
     *,
     imports: bool = False,
 ) -> str:
-    """Return what this agent waits for, in a few words; empty while its workers run. `imports`:
-    what they are forked from has not imported all yet."""
+    """Return what this agent waits for, in a few words; empty while its workers run.
+
+    `imports`: what they are forked from has not imported all yet.
+    """
     match state.phase:
         case NodePhase.RUNNING if imports:
             return "the preloaded modules"
@@ -134,7 +138,7 @@ class StatusReporter:
 def status_view(
     config: AgentConfig, assignment: Assignment | None, what: str, waited_s: float
 ) -> StatusView:
-    """Where the job is, as this agent knows it."""
+    """Return where the job is, as this agent knows it."""
     return StatusView(
         round=assignment.round if assignment else 0,
         nodes=assignment.group_world_size if assignment else 0,

@@ -1,5 +1,7 @@
-"""The timers of this node's workers: a worker whose block is not over in time is ended, and it
-alone; the agent lives on, and the round ends by that failure (W6).
+"""The timers of this node's workers (W6).
+
+A worker whose block is not over in time is ended, and it alone; the agent lives on, and the round
+ends by that failure.
 
 Requests come through the wake-up pipe beside the shared memory, which `rallypoint.elastic.timer`
 uses by itself, and through the named pipe that torch's variables ask for, for torch's clients. They
@@ -52,7 +54,7 @@ class WorkerTimers:
         self._alarm = Alarm(self._loop, self._ring)
 
     def line(self, data: bytes) -> None:
-        """A request has arrived, or anything else."""
+        """Handle a line, which is a request or anything else."""
         request = parse_timer_line(data)
         if request is None:
             return
@@ -63,7 +65,10 @@ class WorkerTimers:
             self._set_alarm()
 
     def close(self) -> None:
-        """The round ends: nobody is ended for a timer any more. Safe to call again."""
+        """Close the timers: the round ends, and no worker is ended for a timer any more.
+
+        Safe to call again.
+        """
         self._pending = PendingTimers()
         self._pids = {}
         self._alarm.cancel()
@@ -78,7 +83,7 @@ class WorkerTimers:
         return Countdown(request.pid, request.scope, ends_at, length_s, request.signal)
 
     def _worker_of(self, pid: int) -> int | None:
-        """The worker that this process is, or belongs to."""
+        """Return the worker that this process is, or belongs to."""
         if pid in self._pids or pid <= 1:
             return self._pids.get(pid)
         try:
@@ -88,7 +93,10 @@ class WorkerTimers:
         return self._pids.get(session) if session is not None else None
 
     def _set_alarm(self) -> None:
-        """An alarm that is too early costs less than one that is moved at every request."""
+        """Set the alarm.
+
+        One that is too early costs less than one that is moved at every request.
+        """
         ends_at = self._pending.next_end()
         if ends_at is not None:
             self._alarm.set(ends_at)
@@ -111,7 +119,7 @@ class TimerPipe:
     """
 
     def __init__(self, chosen: str, wake_up_path: str, on_line: Callable[[bytes], None]) -> None:
-        """Raises UsageError when the pipe can't be made."""
+        """Make the pipe. Raises UsageError when that is not possible."""
         self._pipe: WatchedPipe | None = None
         self._on_line = on_line
         self.path = chosen

@@ -31,8 +31,10 @@ class Blame(Struct, frozen=True):
 
     @property
     def detail(self) -> str:
-        """The stacks for the last lines of the job: where there are many, the main thread's, which
-        come last."""
+        """Return the stacks for the last lines of the job.
+
+        Where there are many, the main thread's, which come last.
+        """
         return "\n".join((STACKS, self.stacks[-MAX_DETAIL_CHARACTERS:]))
 
 
@@ -61,7 +63,10 @@ class Watchdog:
         shm.watch_timers(self._line)
 
     def open(self) -> str:
-        """The named pipe for torch's clients; empty where none is asked for. Raises UsageError."""
+        """Open the named pipe for torch's clients; empty where none is asked for.
+
+        Raises UsageError.
+        """
         chosen = timer_file_asked_for()
         if chosen is None:
             return ""

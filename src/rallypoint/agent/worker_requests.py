@@ -63,7 +63,7 @@ class WorkerRequests:
             self._checkpoints.changed(exits)
 
     def pushed(self, message: m.WorkerRequest) -> None:
-        """The coordinator wants something of the workers, or no longer."""
+        """Handle an order about the workers, or its withdrawal."""
         checkpoints, round_ = self._checkpoints, self._round
         match message:
             case m.CheckpointWanted(stamp, number) if checkpoints is None:
@@ -79,7 +79,10 @@ class WorkerRequests:
                 self._hang_watch(round_).collect(message)
 
     def _hang_watch(self, round_: RunningRound) -> HangWatch:
-        """The one of this round, made when it is first needed: most jobs have no --hang-timeout."""
+        """Return the hang watch of this round, made when it is first needed.
+
+        Most jobs have no --hang-timeout.
+        """
         if self._hangs is None:
             from rallypoint.agent.hang import HangWatch, StacksFiles
 
@@ -99,7 +102,10 @@ class Checkpoints:
         round_.workers.shm.watch(self.changed)
 
     def wanted(self, message: m.CheckpointWanted) -> None:
-        """The coordinator asks. Heard again it changes nothing."""
+        """Ask the workers, as the coordinator wants.
+
+        Heard again it changes nothing.
+        """
         state, workers = self._state, self._round.workers
         then = checkpoint.THEN[message.kind]
         request = SaveRequest(message.stamp, message.number, then, message.reason, message.left_s)
@@ -115,13 +121,13 @@ class Checkpoints:
             self._actions.say(kinds.CHECKPOINT_WANTED(text))
 
     def withdrawn(self, number: int) -> None:
-        """The coordinator does not wait any more."""
+        """Withdraw the question that the coordinator does not wait for any more."""
         shm = self._round.workers.shm
         if checkpoint.withdrawn(self._state, number, shm.answered()):
             shm.withdraw()
 
     def changed(self, fresh: Sequence[WorkerExit] = ()) -> None:
-        """The workers may have said something, or ended (`fresh`: just now): answer if all have."""
+        """Answer if all workers have said something, or ended (`fresh`: just now)."""
         state, shm = self._state, self._round.workers.shm
         exits = {exit_.local_rank: exit_ for exit_ in fresh} | dict(self._round.exits)
         request = state.request

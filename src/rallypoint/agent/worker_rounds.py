@@ -62,11 +62,11 @@ class WorkerRounds:
         """The error files of all workers of the newest round on this node, by global rank."""
 
     def owns(self, pid: int) -> bool:
-        """Whether this child is a worker, or was not reaped yet."""
+        """Return whether this child is a worker, or was not reaped yet."""
         return self.current is not None and self.current.owns(pid)
 
     def use_guard(self, guard: Guard) -> None:
-        """The guard was killed and replaced."""
+        """Use the guard that replaces the killed one."""
         if self.current is not None:
             self.current.use_guard(guard)
 
@@ -77,8 +77,10 @@ class WorkerRounds:
                 await self.current.abandon()
 
     def return_values(self) -> dict[int, object]:
-        """Return the results by global rank, if the workers of this node have succeeded. To be
-        called once."""
+        """Return the results by global rank, if the workers of this node have succeeded.
+
+        To be called once.
+        """
         workers, assignment = self._succeeded, self._state.assignment
         if workers is None or assignment is None:
             return {}
@@ -118,7 +120,7 @@ class WorkerRounds:
             self.current.notice()
 
     def pushed(self, message: m.WorkerRequest) -> None:
-        """The coordinator wants something of the workers."""
+        """Pass on an order about the workers."""
         self._requests.pushed(message)
 
     def report_success(self, report: m.Succeeded) -> None:
@@ -191,7 +193,7 @@ class WorkerRounds:
 
 
 def _furthest(shm: WorkerShm) -> int:
-    """The largest step of these workers; -1: none is known."""
+    """Return the largest step of these workers; -1: none is known."""
     try:
         found = furthest(shm.progress())
     except Exception as error:

@@ -32,7 +32,7 @@ SHM_NAME, WAKE_UP_NAME = "shm", "wake-up"
 
 
 def stacks_name(local_rank: int) -> str:
-    """The file beside the shared memory to which this worker writes its stacks."""
+    """Return the file beside the shared memory to which this worker writes its stacks."""
     return f"stacks_{local_rank}"
 
 
@@ -63,8 +63,10 @@ class WorkerShm:
         faults: Faults | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> WorkerShm:
-        """Make the shared memory of a round in this agent's directory `scratch`; none when that is
-        empty or can't be written, for which `tell` gets a line for a person."""
+        """Make the shared memory of a round in this agent's directory `scratch`.
+
+        None when that is empty or can't be written, for which `tell` gets a line for a person.
+        """
         if not scratch:
             return cls.silent(workers, faults)
         folder = os.path.join(scratch, f"round_{round_number}")
@@ -95,7 +97,8 @@ class WorkerShm:
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call this when a worker has begun to listen, made its first progress, named its first
-        phase, or saved a checkpoint, and sometimes for nothing."""
+        phase, or saved a checkpoint, and sometimes for nothing.
+        """
         self._watchers.append(changed)
 
     def watch_timers(self, requested: Callable[[bytes], None]) -> None:
@@ -121,12 +124,17 @@ class WorkerShm:
         self._write(at.DEADLINE, 0)
 
     def hold(self, until_s: float) -> None:
-        """Note that this node has its place until then, in seconds on CLOCK_BOOTTIME: workers can
-        see when that is over, even while this agent can't tell them."""
+        """Note that this node has its place until then, in seconds on CLOCK_BOOTTIME.
+
+        Workers can see when that is over, even while this agent can't tell them.
+        """
         self._write(at.HELD_UNTIL, _ns(until_s))
 
     def retire(self) -> None:
-        """The round has ended for these workers: `rallypoint.worker.is_current` is false now."""
+        """Retire these workers: the round has ended for them.
+
+        `rallypoint.worker.is_current` is false now.
+        """
         self._write(at.CURRENT, 0)
 
     def listeners(self) -> frozenset[int]:
@@ -165,8 +173,11 @@ class WorkerShm:
     async def dump_stacks(
         self, timeout_s: float = 2.0, local_ranks: Sequence[int] | None = None
     ) -> dict[int, str]:
-        """Return the activity of each worker (or each of `local_ranks`) now: the stacks of all its
-        threads where it can write them, else the kernel's information. Returns within the time."""
+        """Return the activity of each worker (or each of `local_ranks`) now.
+
+        The stacks of all its threads where it can write them, else the kernel's information.
+        Returns within the time.
+        """
         # Needed only when something hangs.
         from rallypoint.process.stacks import dump
 
@@ -231,7 +242,7 @@ def _ns(time_s: float) -> int:
 
 
 def _cant_share(scratch: str, error: OSError) -> str:
-    """The line for a person about a round whose workers are not seen."""
+    """Return the line for a person about a round whose workers are not seen."""
     why = error.strerror or str(error)
     fix = "no progress is seen and no checkpoint can be asked for: free space there, or set TMPDIR"
     return f"can't share memory with the workers under {path_text(scratch)}: {why}: {fix}"

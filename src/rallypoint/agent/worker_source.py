@@ -32,8 +32,10 @@ FLUSH_S = 0.2
 
 
 class SourceLostError(InfrastructureError):
-    """The process that workers come from has just died; no worker of the batch is left. It is being
-    replaced: wait until it is ready, then try again."""
+    """The process that workers come from has just died; no worker of the batch is left.
+
+    It is being replaced: wait until it is ready, then try again.
+    """
 
 
 class WorkerSource:
@@ -47,7 +49,7 @@ class WorkerSource:
     """Whether orphans of workers become children of this process, which must reap them."""
 
     def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
-        """Raises UsageError when the function or its arguments can't be pickled."""
+        """Pickle the function and its arguments. Raises UsageError when they can't be."""
         self._config, self._cpus = config, cpus
         self._calls: list[PickledCall] = []
         self._on_error: Callable[[RallypointError], None] | None = None
@@ -58,8 +60,10 @@ class WorkerSource:
             self._calls = pickle_calls(config.function)
 
     def start(self, guard: Guard, part_of: str) -> None:
-        """Start what workers come from; `part_of` is added to its title. Raises UsageError or
-        InfrastructureError."""
+        """Start what workers come from; `part_of` is added to its title.
+
+        Raises UsageError or InfrastructureError.
+        """
 
     def watch(
         self, on_error: Callable[[RallypointError], None], on_notice: Callable[[Record], None]
@@ -68,7 +72,7 @@ class WorkerSource:
         self._on_error = on_error
 
     def unwatch(self) -> None:
-        """The loop is about to end. Safe without a watch."""
+        """Stop watching, since the loop is about to end. Safe without a watch."""
         self._on_error = None
 
     @property
@@ -80,11 +84,11 @@ class WorkerSource:
         """Return when it `is_ready`; never after `on_error`. Safe to cancel."""
 
     def owns(self, pid: int) -> bool:
-        """Whether only this object may reap the child."""
+        """Return whether only this object may reap the child."""
         return False
 
     def use_guard(self, guard: Guard) -> None:
-        """The guard was replaced."""
+        """Use the guard that replaces the former one."""
 
     def command(
         self,
@@ -117,8 +121,10 @@ class WorkerSource:
         return spawn_workers(commands, guard)
 
     def close(self) -> None:
-        """Close the source: nothing can be started any more, and nothing of ours is left. Safe to
-        repeat."""
+        """Close the source: nothing can be started any more, and nothing of ours is left.
+
+        Safe to repeat.
+        """
         while self._calls:
             self._calls.pop().close()
 
@@ -169,8 +175,10 @@ class ForkingSource(WorkerSource):
 
 
 def _flush() -> None:
-    """Flush the caller's streams: a text that is not written yet would be written by every worker,
-    too."""
+    """Flush the caller's streams.
+
+    A text that is not written yet would be written by every worker, too.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -108,7 +108,7 @@ class RoundWorkers:
         return self._commands
 
     def _try_to_start(self, commands: Sequence[WorkerCommand]) -> bool:
-        """False when it is worth another try."""
+        """Return False when it is worth another try."""
         note_sessions(self._setup.scratch, None)
         try:
             self._workers.start(commands, self._exited, self._setup.source.spawn)
@@ -142,11 +142,11 @@ class RoundWorkers:
         return self._workers.pids
 
     def owns(self, pid: int) -> bool:
-        """Whether only this object may reap the process."""
+        """Return whether only this object may reap the process."""
         return self._workers.owns(pid)
 
     def use_guard(self, guard: Guard) -> None:
-        """The guard was replaced."""
+        """Use the guard that replaces the former one."""
         self._workers.use_guard(guard)
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
@@ -170,8 +170,10 @@ class RoundWorkers:
         self.clear()
 
     async def abandon(self) -> None:
-        """SIGKILL to everything, and reap it: the program around this agent may live on. Raises
-        OSError when no descriptor is left to find processes."""
+        """SIGKILL to everything, and reap it: the program around this agent may live on.
+
+        Raises OSError when no descriptor is left to find processes.
+        """
         self._cancel_start()
         self._round = replace(self._round, on_exits=lambda _: None, on_gone=lambda *_: None)
         outlived_kill = self._killed.is_set() and self._clearing is None
@@ -192,8 +194,10 @@ class RoundWorkers:
             clearing.add_done_callback(raise_in_loop)
 
     def _kill_holders(self) -> None:
-        """Kill the workers that have no handler of their own, and would have died of SIGTERM but
-        for `rallypoint.worker`: see `worker/checkpoint.py`."""
+        """Kill the workers that would have died of SIGTERM but for `rallypoint.worker`.
+
+        They have no handler of their own: see `worker/checkpoint.py`.
+        """
         for local_rank, pid in self.shm.holders().items():
             if self._workers.kill_holder(local_rank, pid):
                 self._workers.exits.killed_for_sigterm(local_rank)
@@ -214,14 +218,17 @@ class RoundWorkers:
         return self._failures.note(failed)
 
     async def _tell_details(self, tell: Callable[[tuple[WorkerExit, ...]], None]) -> None:
-        """Until the last worker has ended, which may take the whole `--restart-grace`, people ask
-        why the round has ended."""
+        """Tell why the round has ended, before its last worker has.
+
+        That may take the whole `--restart-grace`, and people ask.
+        """
         await asyncio.sleep(DETAILS_S)
         tell(await self._failures.details())
 
     def results(self) -> dict[int, object]:
-        """Return the function's results, by local rank, once all workers have succeeded; None for a
-        command. May be called once. Blocks for as long as unpickling takes.
+        """Return the function's results, by local rank; None for a command.
+
+        Once all workers have succeeded; may be called once. Blocks for as long as unpickling takes.
 
         Raises UsageError for a result that can't be unpickled in this process.
         """
@@ -250,8 +257,10 @@ class RoundWorkers:
         self._report()
 
     def _report(self) -> None:
-        """Report the exits that were noticed together, and those of workers that are dead by now
-        although their exit was not noticed."""
+        """Report the exits that were noticed together.
+
+        And those of workers that are dead by now although their exit was not noticed.
+        """
         self._report_is_due = False
         exits = self._workers.exits
         if exits.has_unreported_failure():
@@ -283,8 +292,11 @@ class WorkerFailures:
         commands: Sequence[WorkerCommand],
         blames: Mapping[int, Blame],
     ) -> None:
-        """`outputs`, `commands`: of the workers, by local rank, once these were started. `blames`:
-        those that the agent has ended, and why."""
+        """Take charge of the workers of a round.
+
+        `outputs`, `commands`: of the workers, by local rank, once these were started. `blames`:
+        those that the agent has ended, and why.
+        """
         self._setup, self._round, self._workers = setup, round_, workers
         self._outputs, self._commands, self._blames = outputs, commands, blames
         self._noted: tuple[WorkerExit, ...] = ()
@@ -296,12 +308,12 @@ class WorkerFailures:
         return tuple(self._failure(exit_) for exit_ in failed)
 
     async def detailed(self) -> tuple[WorkerExit, ...]:
-        """All that is known of the failures that were noted and not yet returned."""
+        """Return all that is known of the failures that were noted and not yet returned."""
         noted, self._noted = self._noted, ()
         return tuple(await asyncio.gather(*map(self._detailed, noted)))
 
     async def details(self) -> tuple[WorkerExit, ...]:
-        """All that is known of them by now; `detailed` returns them once more."""
+        """Return all that is known of them by now; `detailed` returns them once more."""
         return tuple(await asyncio.gather(*map(self._detailed, self._noted)))
 
     def _failure(self, exit_: WorkerExit) -> WorkerExit:
@@ -317,8 +329,10 @@ class WorkerFailures:
         )
 
     async def _detailed(self, exit_: WorkerExit) -> WorkerExit:
-        """Return the exit with its details. The files that a worker left may hold anything: its end
-        is reported all the same."""
+        """Return the exit with its details.
+
+        The files that a worker left may hold anything: its end is reported all the same.
+        """
         try:
             return await self._described(exit_)
         except Exception as error:

@@ -16,7 +16,7 @@ _MODULES = frozenset({"rallypoint.__main__", "rallypoint.elastic.run"})
 
 
 def is_a_command() -> bool:
-    """Whether this process is one, and not a program of somebody's that imports this."""
+    """Return whether this process is one, and not a program of somebody's that imports this."""
     main = sys.modules.get("__main__")
     if (spec := getattr(main, "__spec__", None)) is not None:
         return spec.name in _MODULES
@@ -24,8 +24,10 @@ def is_a_command() -> bool:
 
 
 def _end_at_interrupts() -> bool:
-    """Change the disposition of SIGINT, and return whether that was right. A shell may have started
-    this process so that it ignores SIGINT; then it still does."""
+    """Change the disposition of SIGINT, and return whether that was right.
+
+    A shell may have started this process so that it ignores SIGINT; then it still does.
+    """
     if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or not is_a_command():
         return False
     if os.getpid() == 1:  # The kernel would drop it.

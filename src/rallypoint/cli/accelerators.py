@@ -1,5 +1,6 @@
-"""How many accelerators a program of this machine would see, without the import of torch: by
-NVIDIA's own library, and by what the kernel shows under /dev, /proc and /sys.
+"""The number of accelerators that a program would see, without the import of torch.
+
+By NVIDIA's own library, and by what the kernel shows under /dev, /proc and /sys.
 
 The variables that hide devices count as the libraries of each maker read them. What only torch can
 tell, because the kernel shows a device of another kind, is left to it. `root` is / but in tests.
@@ -56,7 +57,10 @@ def ask_nvidia() -> Nvidia:
 def look(
     word: str, environ: Mapping[str, str], nvidia: Nvidia, root: str = "/", system: str = ""
 ) -> Sight:
-    """The devices that `gpu`, `xpu` or `auto` means. `system`: as `sys.platform`, which it is."""
+    """Return the devices that `gpu`, `xpu` or `auto` means.
+
+    `system`: as `sys.platform`, which it is.
+    """
     if (system or sys.platform) != "linux":
         return Sight(ask_why="this system is not Linux")
     base = Path(root)
@@ -100,8 +104,10 @@ def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | Non
 
 
 def _nvidia_nodes(base: Path) -> Iterator[str]:
-    """The UUIDs of those that this process may open, or their nodes' names where no UUID is told.
-    In the order of their places."""
+    """Yield the UUIDs of the devices that this process may open.
+
+    Or their nodes' names where no UUID is told. In the order of their places.
+    """
     known = {}
     for place in _names(base / "proc/driver/nvidia/gpus"):
         told = _pairs(base / "proc/driver/nvidia/gpus" / place / "information", ":")
@@ -114,7 +120,7 @@ def _nvidia_nodes(base: Path) -> Iterator[str]:
 
 
 def _amd_gpus(base: Path) -> Iterator[str]:
-    """The UUIDs of AMD's GPUs, as ROCm counts them."""
+    """Yield the UUIDs of AMD's GPUs, as ROCm counts them."""
     nodes = base / "sys/class/kfd/kfd/topology/nodes"
     if not os.access(base / "dev/kfd", os.R_OK | os.W_OK):
         return
@@ -171,7 +177,7 @@ def _xpus(environ: Mapping[str, str], base: Path) -> Sight | None:
 
 
 def _tiles(card: Path) -> int:
-    """Each of these is a device of its own; there is one if the driver tells of none."""
+    """Note that each of these is a device of its own; there is one if the driver tells of none."""
     by_xe = [*card.glob("tile[0-9]*")]
     return len(by_xe or [*card.glob("drm/card*/gt/gt[0-9]*")]) or 1
 
@@ -195,13 +201,13 @@ def _text(path: Path) -> str:
 
 
 def _pairs(path: Path, between: str) -> dict[str, str]:
-    """The lines of a file, as names with their values."""
+    """Return the lines of a file, as names with their values."""
     lines = (line.partition(between) for line in _text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _may_be_opened(path: Path) -> bool:
-    """Whether Slurm, or a container, lets this process use the device."""
+    """Return whether Slurm, or a container, lets this process use the device."""
     try:
         os.close(open_named(str(path), os.O_RDWR | os.O_NONBLOCK))
     except OSError:

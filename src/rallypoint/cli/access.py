@@ -1,5 +1,7 @@
-"""The token that a command uses (`--token-fd`, `--token-file`, RALLYPOINT_TOKEN, or the user's own
-file), and the way it is hidden from other processes."""
+"""The token that a command uses, and the way it is hidden from other processes.
+
+It comes from `--token-fd`, `--token-file`, RALLYPOINT_TOKEN, or the user's own file.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ from rallypoint.process import syscalls
 
 
 def keep_secrets() -> None:
-    """From now on no other process of this user is shown the token, nor a password. For a
-    command's own process."""
+    """From now on no other process of this user is shown the token, nor a password.
+
+    For a command's own process.
+    """
     syscalls.hide_process()
     for name in filter(is_secret, list(os.environ)):
         syscalls.erase_variable(name)
@@ -33,7 +37,10 @@ def keep_secrets() -> None:
 
 
 def check(*given: Given | None, insecure: bool) -> None:
-    """Raises UsageError where two options contradict each other. `given`: where the token is."""
+    """Check that no two options contradict each other. Raises UsageError.
+
+    `given`: where the token is.
+    """
     sources = [value for value in given if value is not None]
     if sources and insecure:
         raise sources[0].wrong("has no effect with --insecure; give one of the two")
@@ -43,8 +50,10 @@ def check(*given: Given | None, insecure: bool) -> None:
 
 
 def with_own_token_only(config: AgentConfig) -> AgentConfig:
-    """The same, with the token of its job in place of one that opens the user's other jobs. Reads
-    `--token-fd`. Raises AccessError."""
+    """Return the same, with the token of its job in place of one that opens the user's other jobs.
+
+    Reads `--token-fd`. Raises AccessError.
+    """
     access = config.access
     token: JobToken | None = None
     if access.token_fd is not None:
@@ -66,8 +75,10 @@ class Access(Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """Where the token comes from, as a person has given it; empty: from the user's own file, or
-        there is none."""
+        """Return where the token comes from, as a person has given it.
+
+        Empty: from the user's own file, or there is none.
+        """
         if self.insecure:
             return ""
         if self.token_fd is not None:
@@ -101,7 +112,7 @@ def token_options(insecure: str) -> tuple[Setting, ...]:
 
 
 def read_access(scanned: Scanned) -> Access:
-    """Raises UsageError."""
+    """Read the options about the token and who may connect. Raises UsageError."""
     file, fd = scanned.get("--token-file"), scanned.get("--token-fd")
     insecure = scanned.on("--insecure")
     check(fd, file, insecure=insecure)

@@ -1,5 +1,7 @@
-"""The commands of `rallypoint`, each with the module that has it. Data alone: a command is imported
-when it is asked for."""
+"""The commands of `rallypoint`, each with the module that has it.
+
+Data alone: a command is imported when it is asked for.
+"""
 
 from __future__ import annotations
 

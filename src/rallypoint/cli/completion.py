@@ -1,5 +1,6 @@
-"""`rallypoint completion SHELL`, and torchrun's `--print-completion SHELL`: what a shell needs to
-complete commands, options and choices.
+"""`rallypoint completion SHELL`, and torchrun's `--print-completion SHELL`.
+
+A script with which a shell completes commands, options and choices.
 
 Made from the tables of options, so that a new option is completed without a line here.
 """
@@ -56,7 +57,7 @@ def run(argv: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """The text for one of `SHELLS`."""
+    """Return the text for one of `SHELLS`."""
     match shell:
         case "fish":
             lines = _fish()
@@ -73,7 +74,7 @@ def _shell(argv: list[str]) -> str:
 
 
 def _choices(row: Setting) -> str:
-    """The words that an option takes, with blanks between them; empty: anything."""
+    """Return the words that an option takes, with blanks between them; empty: anything."""
     if row.kind == "pattern":
         return " ".join(sorted(PROFILES))
     return row.metavar.replace("|", " ") if row.kind in ("choice", "engine", "styles") else ""
@@ -123,8 +124,10 @@ def _fish() -> Iterator[str]:
 
 
 def _tcsh() -> Iterator[str]:
-    """Yield the script for tcsh, which does not know the command before an option: it offers those
-    of all."""
+    """Yield the script for tcsh.
+
+    It does not know the command before an option: it offers those of all.
+    """
     rows = {flag: row for command in COMMANDS for flag, row in command.options.items()}
     names = " ".join(command.name for command in (*COMMANDS, COMPLETION))
     rules = [f"p/1/({names} --help --version)/"]

@@ -1,5 +1,6 @@
-"""The console of `rallypoint run`: one plain line per event, a live status line in a terminal,
-and the last lines.
+"""The console of `rallypoint run`.
+
+One plain line per event, a live status line in a terminal, and the last lines.
 
 A person sees each fact once, and a wait only when it lasts. A program that reads JSON gets every
 event. The table of event kinds says which is which.

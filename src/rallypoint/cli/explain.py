@@ -35,8 +35,11 @@ class _Row(Struct, frozen=True):
 
 
 def explain(config: AgentConfig, scanned: Scanned, environ: Mapping[str, str]) -> Iterator[str]:
-    """The lines. `scanned`: what `config` was read from, with what the surroundings say. `environ`:
-    what workers inherit."""
+    """Yield the lines.
+
+    `scanned`: what `config` was read from, with what the surroundings say. `environ`: what workers
+    inherit.
+    """
     yield f"rallypoint run would start: {' '.join(config.workers.argv)}"
     for row in (*_rows(config), *_environment(config, environ)):
         origin = _origin(row.said_by, scanned)

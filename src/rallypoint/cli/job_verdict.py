@@ -76,7 +76,7 @@ class SummaryRead(Struct):
 
 
 def run(argv: list[str]) -> int:
-    """The job's exit code. Raises UsageError, InfrastructureError and HelpRequested."""
+    """Return the job's exit code. Raises UsageError, InfrastructureError and HelpRequested."""
     scanned = with_hint(VERDICT, lambda: parse(VERDICT, argv, {}))
     (where,) = scanned.words
     if (job := scanned.get("--job") or scanned.get("--rdzv-id")) is not None:
@@ -116,8 +116,10 @@ def read_said(text: bytes) -> SummaryRead:
 
 
 def _read_directory(where: str) -> tuple[list[SummaryRead], list[str]]:
-    """Read the summaries in a directory. Returns them, and the names of other JSON files. Raises
-    UsageError."""
+    """Read the summaries in a directory.
+
+    Returns them, and the names of other JSON files. Raises UsageError.
+    """
     said, others = [], []
     for name in sorted(name for name in os.listdir(where) if name.endswith(".json")):
         if name.startswith("."):

@@ -21,8 +21,10 @@ class _NoTlsSocket:
 
 
 class SslOfAsyncio(ModuleType):
-    """The substitute for `ssl` in asyncio's modules. Asyncio asks of each socket whether it is an
-    SSLSocket; any other name imports the module."""
+    """The substitute for `ssl` in asyncio's modules.
+
+    Asyncio asks of each socket whether it is an SSLSocket; any other name imports the module.
+    """
 
     def __getattr__(self, name: str) -> object:
         if name == "SSLSocket" and sys.modules.get("ssl", self) is self:
@@ -33,8 +35,10 @@ class SslOfAsyncio(ModuleType):
 
 
 class LateModule(ModuleType):
-    """A module that has been found, and is run when somebody asks for the first of its names. Then
-    it becomes an ordinary one. Thread-safe."""
+    """A module that has been found, and is run when somebody asks for the first of its names.
+
+    Then it becomes an ordinary one. Thread-safe.
+    """
 
     def __getattr__(self, name: str) -> object:
         with _lock:
@@ -55,8 +59,10 @@ _running: list[object] = []
 
 
 def load_tls_late() -> None:
-    """Import asyncio without `ssl`, in a command's process. Does nothing where either is there
-    already, nor in a program that imports this."""
+    """Import asyncio without `ssl`, in a command's process.
+
+    Does nothing where either is there already, nor in a program that imports this.
+    """
     if not is_a_command() or sys.modules.keys() & {"asyncio", "ssl"}:
         return
     from importlib.machinery import PathFinder

@@ -59,7 +59,7 @@ class ThisHost:
         return which(name)
 
     def script_exists(self, path: str) -> bool:
-        """Whether Python could run it: a file, or a directory with a __main__.py."""
+        """Return whether Python could run it: a file, or a directory with a __main__.py."""
         return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
 
     def path_kind(self, path: str) -> str:
@@ -69,16 +69,20 @@ class ThisHost:
         return "file" if os.path.exists(path) else ""
 
     def head(self, path: str) -> bytes:
-        """How a file begins; nothing of what is no plain file: a pipe is read once. Raises
-        OSError."""
+        """Return how a file begins; nothing of what is no plain file: a pipe is read once.
+
+        Raises OSError.
+        """
         if not os.path.isfile(path):
             return b""
         with open(path, "rb", buffering=0) as file:
             return file.read(4096)
 
     def has_module(self, name: str) -> bool:
-        """Whether there is a module of this name, or its package, for our own interpreter. Imports
-        none."""
+        """Return whether there is a module of this name, or its package, for our own interpreter.
+
+        Imports none.
+        """
         from importlib.util import find_spec
 
         top, path = name.partition(".")[0], name.replace(".", "/")
@@ -90,7 +94,7 @@ class ThisHost:
             return False
 
     def absolute_path(self, path: str) -> str:
-        """A relative path is one of the current directory."""
+        """Note that a relative path is one of the current directory."""
         return os.path.abspath(path)
 
     def read_text(self, path: str) -> str:
@@ -99,8 +103,10 @@ class ThisHost:
             return file.read(4096)
 
     def read_whole(self, path: str) -> str:
-        """Return the text of a file. Raises UnicodeDecodeError, and OSError also for more than 4
-        MiB."""
+        """Return the text of a file.
+
+        Raises UnicodeDecodeError, and OSError also for more than 4 MiB.
+        """
         with open(path, encoding="utf-8") as file:
             text = file.read((1 << 22) + 1)
         if len(text) > 1 << 22:
@@ -108,32 +114,43 @@ class ThisHost:
         return text
 
     def ask_command(self, command: str, timeout_s: float) -> str | None:
-        """Return the output of a shell command; None if it fails or takes longer. Blocks
-        meanwhile."""
+        """Return the output of a shell command; None if it fails or takes longer.
+
+        Blocks meanwhile.
+        """
         from rallypoint.process.devices import ask_program
 
         raise_interrupts()  # Who is asked must not be left behind.
         return ask_program(["/bin/sh", "-c", command], os.environ, timeout_s=timeout_s)
 
     def password(self, backend: str) -> str:
-        """The variable of the environment that has the password of this backend; empty: there is
-        none."""
+        """Return the variable of the environment that has the password of this backend.
+
+        Empty: there is none.
+        """
         return os.environ.get(password_variable(backend), "")
 
     def check_register(self, register: RegisterConfig) -> None:
-        """Check where records of jobs lie, without I/O. Raises UsageError, also if this machine
-        lacks what is needed."""
+        """Check where records of jobs lie, without I/O.
+
+        Raises UsageError, also if this machine lacks what is needed.
+        """
         from rallypoint.register.engines import Use, make
 
         make(register, Use())
 
     def kept_jobs(self) -> str:
-        """The directory in which something is kept of this user's jobs; empty: there is none."""
+        """Return the directory in which something is kept of this user's jobs.
+
+        Empty: there is none.
+        """
         return kept_jobs()
 
     def shared_home(self) -> str:
-        """A directory for the records of jobs in a home that other machines see; empty: this one's
-        is its own. Blocks as long as a file server does not answer."""
+        """Return a directory for the records of jobs in a home that other machines see.
+
+        Empty: this one's is its own. Blocks as long as a file server does not answer.
+        """
         from rallypoint.coordinator.client.token import user_home
         from rallypoint.file_systems import is_shared
 
@@ -141,8 +158,11 @@ class ThisHost:
         return os.path.join(home, _RECORDS) if home is not None and is_shared(home) else ""
 
     def why_no_records(self, path: str) -> str:
-        """Why the records of jobs can't be kept in this directory, which is made if it is missing;
-        empty: they can, or what the file server does now may pass. Blocks as `shared_home`."""
+        """Return why the records of jobs can't be kept in this directory.
+
+        It is made if it is missing. Empty: they can, or what the file server does now may pass.
+        Blocks as `shared_home`.
+        """
         from rallypoint.core.settings import FOR_DIRECTORIES
         from rallypoint.register.engines import Use, make
 
@@ -156,7 +176,7 @@ class ThisHost:
         return ""
 
     def now(self) -> float:
-        """The time, in seconds since 1970."""
+        """Return the time, in seconds since 1970."""
         return time.time()
 
     def random_id(self) -> str:
@@ -166,19 +186,19 @@ class ThisHost:
         return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))
 
     def handlers(self) -> Sequence[str]:
-        """The rendezvous backends that are known besides the coordinator's."""
+        """Return the rendezvous backends that are known besides the coordinator's."""
         from rallypoint.elastic.rendezvous.api import known_backends
 
         return known_backends()
 
     def logs_specs(self) -> Sequence[str]:
-        """The names that --logs-specs takes."""
+        """Return the names that --logs-specs takes."""
         from rallypoint.process.logs.specs import known_logs_specs
 
         return known_logs_specs()
 
     def event_handlers(self) -> Sequence[str]:
-        """The names that --event-log-handler takes."""
+        """Return the names that --event-log-handler takes."""
         from rallypoint.observe.event_handlers import known_event_handlers
 
         return known_event_handlers()
@@ -215,7 +235,7 @@ def count_workers(
 
 
 def brief(path: str) -> str:
-    """A path as a person may type it in a shell: with `~` for the home."""
+    """Return a path as a person may type it in a shell: with `~` for the home."""
     from shlex import quote
 
     from rallypoint.coordinator.client.token import user_home
@@ -227,7 +247,7 @@ def brief(path: str) -> str:
 
 
 def cpu_count() -> int:
-    """The CPUs that this process may run on (containers and schedulers limit them)."""
+    """Return the CPUs that this process may run on (containers and schedulers limit them)."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -254,9 +274,10 @@ def other_python_hint(
     own_python: str = sys.executable,
     find_program: Callable[[str], str | None] | None = None,
 ) -> tuple[str, ...]:
-    """A hint for a person who has installed Rallypoint apart from what the script imports (pipx,
-    uv tool): workers are run by the interpreter that runs Rallypoint, unless PYTHON_EXEC names
-    another.
+    """Return a hint for a person who has installed Rallypoint apart from what the script imports.
+
+    As with pipx and uv tool: workers are run by the interpreter that runs Rallypoint, unless
+    PYTHON_EXEC names another.
 
     One line when a worker of this command line failed because of a missing module, was run by our
     own Python, and there is another one; else none. `message` is the first cause's.
@@ -277,6 +298,8 @@ def other_python_hint(
 
 
 def _folder(python: str) -> str:
-    """Return the folder of a Python; its links are not followed: a virtual environment's Python is
-    one."""
+    """Return the folder of a Python.
+
+    Its links are not followed: a virtual environment's Python is one.
+    """
     return os.path.realpath(os.path.dirname(os.path.abspath(python)))

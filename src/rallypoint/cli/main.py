@@ -33,7 +33,7 @@ _ENDED_BY_SIGINT = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line (default: the process's own) and returns its exit code.
+    """Run one command line (default: the process's own) and return its exit code.
 
     Never raises for what a person or a cluster did wrong: that is one line on stderr.
     """

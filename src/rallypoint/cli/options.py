@@ -113,7 +113,7 @@ RALLYPOINT_ETCD_PASSWORD (of the user=NAME in --rdzv-conf).
 
 
 def _ignored(flag: str) -> Setting | None:
-    """One that a torch's launcher has, and that does nothing here."""
+    """Return one that a torch's launcher has, and that does nothing here."""
     from rallypoint.torch_versions import without_effect
 
     known = without_effect("flag", flag)
@@ -124,7 +124,10 @@ RUN = Command("run", _TOP, GROUPS, _BOTTOM, ("SCRIPT",), runs_a_script=True, ign
 
 
 def default_of(row: Setting) -> str:
-    """The default of an option of `run` in words, from the struct that has it; empty: none."""
+    """Return the default of an option of `run` in words; empty: none.
+
+    From the struct that has it.
+    """
     if row.default or not row.target or not row.metavar:
         return row.default
     default = field_default(row)
@@ -142,7 +145,7 @@ def parse_run(
     environ: Mapping[str, str] | None = None,
     machine: ThisHost | None = None,
 ) -> AgentConfig:
-    """Reads `rallypoint run`'s words (without the program's and the command's name).
+    """Read `rallypoint run`'s words (without the program's and the command's name).
 
     Raises UsageError, HelpRequested, CompletionRequested or ExplainRequested. May ask the worker's
     interpreter how many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
@@ -153,7 +156,10 @@ def parse_run(
 
 
 def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
-    """The options of a command line and of the environment, not read yet. Raises as `parse_run`."""
+    """Return the options of a command line and of the environment, not read yet.
+
+    Raises as `parse_run`.
+    """
     scanned = without_empty(parse(RUN, argv, environ))
     if (shell := scanned.read(RUN, "--print-completion")) is not None:
         raise CompletionRequested(shell)
@@ -163,8 +169,10 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
 def read_run(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, remarks: Sequence[str] = ()
 ) -> AgentConfig:
-    """The same for a command line that is scanned already: `environ` gives no option. `remarks`:
-    what the person is told besides."""
+    """Return the same for a command line that is scanned already: `environ` gives no option.
+
+    `remarks`: what the person is told besides.
+    """
     notices = list(remarks)
     need_a_script(scanned)
     scanned = without_fixed_ranks(scanned, notices)
@@ -196,7 +204,7 @@ def read_run(
 
 
 def read_access(reading: Reading, environ: Mapping[str, str] | None) -> AccessConfig:
-    """The token of the environment counts where none is given."""
+    """Return the token of the environment counts where none is given."""
     usual: Fields = {"token_text": environ_token(environ)}
     return AccessConfig(**usual | reading.fields["access"])
 
@@ -336,7 +344,8 @@ def count_devices(
     workers: int, reading: Reading, machine: ThisHost, environ: Mapping[str, str] | None
 ) -> int:
     """Return how many accelerators a framework is told that the one worker of this node has; 0: it
-    is not told. Blocks for as long as a driver takes."""
+    is not told. Blocks for as long as a driver takes.
+    """
     if workers > 1 or "jax" not in reading.rendezvous.env_styles:
         return 0
     return machine.count_gpus(os.environ if environ is None else environ)
@@ -352,8 +361,10 @@ def read_count(
     machine: ThisHost,
     tell: Callable[[str], None] = _tell_at_once,
 ) -> int:
-    """The number of workers on this node. `tell` gets a line if that takes seconds. Raises
-    UsageError."""
+    """Return the number of workers on this node.
+
+    `tell` gets a line if that takes seconds. Raises UsageError.
+    """
     if given is None:
         return 1
     word = given.text.strip()

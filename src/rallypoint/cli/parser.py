@@ -77,25 +77,29 @@ class CompletionRequested(Exception):
 
 
 class Scanned(Struct, frozen=True):
-    """`values[flag]` holds what was given, in order. `empty` are those that were left out because
-    their value was empty."""
+    """`values[flag]` holds what was given, in order.
+
+    `empty` are those that were left out because their value was empty.
+    """
 
     words: tuple[str, ...]
     values: dict[str, list[Given]] = field(default_factory=dict)
     empty: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Given | None:
-        """The value that counts, or None when none was given."""
+        """Return the value that counts, or None when none was given."""
         given = self.values.get(name)
         return given[-1] if given else None
 
     def all(self, name: str) -> list[Given]:
-        """Every value of a repeatable option, in order."""
+        """Return every value of a repeatable option, in order."""
         return self.values.get(name, [])
 
     def read(self, command: Command, name: str, default: object = None) -> Any:
-        """Return the given value, as the kind of the option says, or the default. Raises
-        UsageError."""
+        """Return the given value, as the kind of the option says, or the default.
+
+        Raises UsageError.
+        """
         given = self.get(name)
         return default if given is None else reading.read(command.options[name], given)
 
@@ -111,7 +115,7 @@ class Scanned(Struct, frozen=True):
         return nodes(given) if given else (1, 1)
 
     def conf(self) -> Iterator[tuple[str, Given]]:
-        """The keys of `--rdzv-conf`, and those that a program gave. Raises UsageError."""
+        """Yield the keys of `--rdzv-conf`, and those that a program gave. Raises UsageError."""
         given = self.get("--rdzv-conf")
         for key, text in reading.conf_words(given) if given is not None else ():
             yield key, Given(text, f"--rdzv-conf {key}={text}")
@@ -127,9 +131,11 @@ class Scanned(Struct, frozen=True):
         return replace(self, values=rest)
 
     def fields(self, rows: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
-        """Read all that was given, as the rows of these names say: by section of `AgentConfig`, and
-        by field. What was not given keeps its default. A choice has the type of its default. What
-        fills no field is checked. Raises UsageError."""
+        """Read all that was given, as the rows of these names say.
+
+        By section of `AgentConfig`, and by field. What was not given keeps its default. A choice
+        has the type of its default. What fills no field is checked. Raises UsageError.
+        """
         found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
         for name, values in self.values.items():
             row = rows.get(name)
@@ -155,7 +161,7 @@ def with_hint(command: Command, read: Callable[[], T]) -> T:
 
 
 def parse(command: Command, argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
-    """Reads `argv` (without the names of the program and the command), then twins in `environ`.
+    """Read `argv` (without the names of the program and the command), then twins in `environ`.
 
     Raises UsageError for an unknown option, a missing value or a wrong number of words,
     HelpRequested for --help.
@@ -272,7 +278,7 @@ class _Parse:
         return f"; did you mean {alike[0]}?" if len(alike) == 1 else nearest(name, self._options)
 
     def _twins(self, environ: Mapping[str, str]) -> None:
-        """Fills in what the command line left out. An empty variable counts as absent.
+        """Fill in what the command line left out. An empty variable counts as absent.
 
         A worker has its node's id in a variable of the same name as the twin of --node-id: it is
         a fact about the outer job, not a wish for a job that the worker starts itself. And two
@@ -291,7 +297,10 @@ class _Parse:
 
 
 def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:
-    """The whole help, at most 80 columns wide. `default_of`: in words, empty if there is none."""
+    """Return the whole help, at most 80 columns wide.
+
+    `default_of`: in words, empty if there is none.
+    """
     parts = [command.top]
     for title, rows in command.groups:
         lines = [f"{title}:"]
@@ -304,7 +313,7 @@ def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """The text in lines of at most 79 characters."""
+    """Return the text in lines of at most 79 characters."""
     return "\n".join([*entry(text, "", column=0), ""])
 
 

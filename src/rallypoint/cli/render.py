@@ -35,13 +35,13 @@ def iso_text(at: float) -> str:
 
 
 def render_event(event: AgentEvent, *, show_node: bool = False, zone: tzinfo | None = None) -> str:
-    """One line, to be printed."""
+    """Return one line, to be printed."""
     node = f" {event.node}" if show_node and event.node else ""
     return f"{PROGRAM} {clock_text(event.at, zone)}{node}: {event.message}"
 
 
 def render_event_json(event: AgentEvent) -> JsonLine:
-    """One JSON object; a field never replaces one of the record's own names."""
+    """Return one JSON object; a field never replaces one of the record's own names."""
     record: dict[str, FieldValue | None] = {
         "time": iso_text(event.at),
         "event": event.name,
@@ -55,7 +55,7 @@ def render_event_json(event: AgentEvent) -> JsonLine:
 
 
 def render_status(view: StatusView, width: int) -> str:
-    """The status line, cut to `width` characters."""
+    """Return the status line, cut to `width` characters."""
     parts = [f"round {view.round}"]
     restarts = f"restarts {view.restarts}/{view.max_restarts}"
     if view.waiting_for:

@@ -123,8 +123,10 @@ def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
 
 
 def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
-    """Where another launcher has started this agent, leave in the error file that it gave us why
-    the job failed: what the worker that failed first has told, or else the error."""
+    """Leave why the job failed in the error file that another launcher gave this agent.
+
+    What the worker that failed first has told, or else the error.
+    """
     from rallypoint.worker.error_file import error_file_asked_for, get_error_handler
 
     if not error_file_asked_for():

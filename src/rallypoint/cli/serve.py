@@ -284,13 +284,17 @@ class _Server:
         return code
 
     def close(self) -> str:
-        """When the loop has ended: write the rest of the histories. Returns what was lost, for a
-        person. Blocks, for 2 s at most."""
+        """Return when the loop has ended: write the rest of the histories.
+
+        Returns what was lost, for a person. Blocks, for 2 s at most.
+        """
         return "" if self._history is None else self._history.close(CLOSE_S)
 
     async def _engine(self) -> Engine | None:
-        """Return what keeps the jobs, after it was prepared; None: jobs are not kept. Raises
-        UsageError or InfrastructureError if they can't be kept there."""
+        """Return what keeps the jobs, after it was prepared; None: jobs are not kept.
+
+        Raises UsageError or InfrastructureError if they can't be kept there.
+        """
         options, lines = self._options, self._lines
         if options.register is None:
             return None
@@ -391,7 +395,7 @@ def _history(directory: Given | None) -> str | None:
 
 
 def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:
-    """Where jobs are kept, and by which flag a person has said so. Raises UsageError."""
+    """Return where jobs are kept, and by which flag a person has said so. Raises UsageError."""
     machine, directory = ThisHost(), scanned.get("--data-dir")
     backend = scanned.read(SERVE, "--rdzv-backend")
     if directory is not None and not directory.text.strip():

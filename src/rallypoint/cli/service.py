@@ -1,5 +1,4 @@
-"""The parts that the commands which serve until a signal have in common: listening sockets, lines,
-the end."""
+"""Listening sockets, lines and the end of the commands that serve until a signal."""
 
 from __future__ import annotations
 
@@ -43,8 +42,10 @@ class EventLines:
         self.say(replace(record, text=text), run_id)
 
     def say(self, record: Record, run_id: str = "") -> None:
-        """Never blocks. A line that does not fit into the queue is counted, and the next one
-        has the count."""
+        """Never blocks.
+
+        A line that does not fit into the queue is counted, and the next one has the count.
+        """
         if self._quiet:
             return
         fields: tuple[tuple[str, FieldValue], ...] = (("job", run_id),) if run_id else ()
@@ -62,13 +63,13 @@ class EventLines:
 
 
 def port_option(default: int) -> Setting:
-    """Where a command listens, besides `--host`."""
+    """Return where a command listens, besides `--host`."""
     about = "port to listen on; 0: the system chooses"
     return Setting("--port", "PORT", about, "port", default=str(default))
 
 
 async def own_addresses(host: str) -> tuple[Address, ...]:
-    """The addresses that `--host` means. Raises UsageError where it can't be resolved."""
+    """Return the addresses that `--host` means. Raises UsageError where it can't be resolved."""
     found = await resolve(Endpoint(host, 0))
     if isinstance(found, NotYet):
         raise UsageError(f"--host {shown(host)}: {found.reason}; use an address of this machine")
@@ -76,8 +77,11 @@ async def own_addresses(host: str) -> tuple[Address, ...]:
 
 
 def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
-    """Listening sockets, one for each address of `host`. Raises UsageError if an address is not
-    this machine's or the port is in use, InfrastructureError if the system refuses."""
+    """Return listening sockets, one for each address of `host`.
+
+    Raises UsageError if an address is not this machine's or the port is in use, InfrastructureError
+    if the system refuses.
+    """
     bound = try_bind(addresses, port)
     if not isinstance(bound, BindRefused):
         return bound
@@ -87,7 +91,7 @@ def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
 
 
 def listening_at(listeners: Sequence[socket]) -> list[Endpoint]:
-    """Where the sockets listen."""
+    """Return where the sockets listen."""
     return [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
 
 

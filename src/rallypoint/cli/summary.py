@@ -1,5 +1,7 @@
-"""The last reports of a run for programs: the last events, and `--json-summary`, however it
-ends."""
+"""The last reports of a run for programs: the last events, and `--json-summary`.
+
+They are made however the run ends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ _SIGINT = 2
 
 
 def _in_directory(path: str, node: str) -> str:
-    """The file of this node, in a directory that is made if it is missing. Raises UsageError."""
+    """Return the file of this node, in a directory that is made if it is missing.
+
+    Raises UsageError.
+    """
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -37,8 +42,10 @@ class JobReport:
     """Opened before anything is started; then `ended` and `close`, or `failed`."""
 
     def __init__(self, config: AgentConfig, print_line: Callable[[str], None]) -> None:
-        """Open the report as `Telemetry` is opened; raises UsageError also where the summary can't
-        be written."""
+        """Open the report as `Telemetry` is opened.
+
+        Raises UsageError also where the summary can't be written.
+        """
         self._config = config
         path = config.observe.json_summary
         if path is not None and path.endswith("/"):
@@ -52,7 +59,7 @@ class JobReport:
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
-        """The job has ended for this agent; its console is still open."""
+        """Note that the job has ended for this agent; its console is still open."""
         self._ended = view
         if (keeping := self.telemetry.keeping) is not None:
             keeping.ended(view)
@@ -80,8 +87,10 @@ class JobReport:
             say(f"    {text}")
 
     def close(self, exit_code: int) -> None:
-        """Flush events and metrics, and write the summary. May block for seconds; a signal ends
-        only that wait."""
+        """Flush events and metrics, and write the summary.
+
+        May block for seconds; a signal ends only that wait.
+        """
         try:
             with late_signals_interrupt():
                 lost = self.telemetry.close()
@@ -120,7 +129,7 @@ class SummaryFile:
     """A file that gets a summary at once and whole, or stays as it was."""
 
     def __init__(self, path: str) -> None:
-        """Tries whether it can be written, and leaves no trace. Raises UsageError."""
+        """Try whether it can be written, and leave no trace. Raises UsageError."""
         self._target = os.path.realpath(path)
         try:
             mode = os.stat(self._target).st_mode if os.path.lexists(self._target) else stat.S_IFREG
@@ -139,7 +148,7 @@ class SummaryFile:
             raise UsageError(text) from error
 
     def write(self, summary: Mapping[str, object]) -> None:
-        """Raises OSError when there is no room any more; then nothing is left behind."""
+        """Write the summary. Raises OSError when there is no room; then nothing is left behind."""
         import json  # only now: a start has no use for it
 
         # ASCII: no text is read as anything else, also with bytes in it that are no UTF-8.

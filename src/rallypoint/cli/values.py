@@ -44,8 +44,10 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Given:
-    """Make the value of a setting from the text that a person wrote. This one place takes off the
-    blanks and line ends around it, and makes paths that can be opened (`files.local_path`).
+    """Make the value of a setting from the text that a person wrote.
+
+    This one place takes off the blanks and line ends around it, and makes paths that can be opened
+    (`files.local_path`).
 
     `by_variable`: the text is from the variable of the setting. `elsewhere`: a path is one of other
     machines. Raises UsageError for an address in the place of a path.
@@ -60,7 +62,7 @@ def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool
 
 
 def word(text: str) -> Given:
-    """The same of a word that is no option."""
+    """Return the same of a word that is no option."""
     return Given(text.strip(), shown(text))
 
 
@@ -73,7 +75,7 @@ def place(value: Given, needs: str, *, expand: bool = True) -> str:
 
 
 def _path_in(row: Setting, text: str) -> tuple[str, str]:
-    """The text before the path in a value, and the kind of file it names; empty: no path."""
+    """Return the text before the path in a value, and the kind of file it names; empty: no path."""
     if (needs := _PATHS.get(row.kind)) is not None:
         return "", needs
     head = _BEFORE_PATHS.get(row.flag)
@@ -83,14 +85,14 @@ def _path_in(row: Setting, text: str) -> tuple[str, str]:
 
 
 def name(value: Given) -> str:
-    """A name of a job, a node or a kind of worker; empty: none."""
+    """Return a name of a job, a node or a kind of worker; empty: none."""
     if value.text and not is_name(value.text):
         raise value.wrong(f"needs 1 to {MAX_NAME_BYTES} bytes of printable characters")
     return value.text
 
 
 def truth(value: Given) -> bool:
-    """Reads a boolean word or number. Raises UsageError."""
+    """Read a boolean word or number. Raises UsageError."""
     word = value.text.strip().lower()
     if word in _TRUE or (word.isdecimal() and int(word) != 0):
         return True
@@ -100,7 +102,7 @@ def truth(value: Given) -> bool:
 
 
 def integer(value: Given) -> int:
-    """A whole number in plain digits, perhaps negative."""
+    """Return a whole number in plain digits, perhaps negative."""
     digits = value.text.strip()
     plain = digits.removeprefix("-")
     if not plain.isascii() or not plain.isdigit() or len(plain) > _MAX_DIGITS:
@@ -122,7 +124,7 @@ def networks(value: Given) -> tuple[str, ...]:
 
 
 def integer_within(value: Given, least: int, most: int) -> int:
-    """A whole number of this range."""
+    """Return a whole number of this range."""
     number = integer(value)
     if not least <= number <= most:
         raise value.wrong(f"needs {least} to {most}")
@@ -130,7 +132,7 @@ def integer_within(value: Given, least: int, most: int) -> int:
 
 
 def seconds(value: Given, *, positive: bool = False) -> float:
-    """A number of seconds, not negative; more than zero if `positive`."""
+    """Return a number of seconds, not negative; more than zero if `positive`."""
     try:
         number = float(value.text)
     except ValueError:
@@ -158,7 +160,7 @@ def hang_timeout(row: Setting, value: Given) -> tuple[Given, tuple[tuple[str, fl
 
 
 def port(value: Given) -> int:
-    """A port number; 0: the system chooses."""
+    """Return a port number; 0: the system chooses."""
     return _of_address(value, lambda text: read_port(text.strip(), 0))
 
 
@@ -172,7 +174,7 @@ def ports(value: Given) -> tuple[int, int]:
 
 
 def choice(value: Given, known: Sequence[str]) -> str:
-    """One of `known`, exactly."""
+    """Return one of `known`, exactly."""
     if value.text not in known:
         raise value.wrong(f"needs one of {', '.join(known)}{nearest(value.text, known)}")
     return value.text
@@ -180,7 +182,9 @@ def choice(value: Given, known: Sequence[str]) -> str:
 
 def is_by_register(backend: str) -> bool:
     """Whether the record of a job with this backend lies in a register, so that any node may lead.
-    Reads what packages offer only for a name that is not known."""
+
+    Reads what packages offer only for a name that is not known.
+    """
     if backend in ENGINE_NAMES or backend in BY_ENDPOINT:
         return backend in ENGINE_NAMES
     from rallypoint.register.engines import find
@@ -189,8 +193,10 @@ def is_by_register(backend: str) -> bool:
 
 
 def engine(value: Given, known: Sequence[str]) -> str:
-    """One of `known`, or the name of an engine of records that a package offers: these are looked
-    for at a name alone that is not known."""
+    """Return one of `known`, or the name of an engine of records that a package offers.
+
+    These are looked for only at a name that is not known.
+    """
     if value.text in known or is_by_register(value.text):
         return value.text
     from rallypoint.register.engines import known_engines
@@ -212,7 +218,7 @@ def nodes(value: Given) -> tuple[int, int]:
 
 
 def host(value: Given) -> str:
-    """A name or an address without a port; brackets around IPv6 are taken off."""
+    """Return a name or an address without a port; brackets around IPv6 are taken off."""
     return _of_address(value, checked_host)
 
 
@@ -318,7 +324,7 @@ def signal_names(value: Given) -> tuple[str, ...]:
 
 
 def one_signal(value: Given) -> str:
-    """The name of a signal that a process may handle, in full or without SIG."""
+    """Return the name of a signal that a process may handle, in full or without SIG."""
     name = value.text.strip().upper()
     if not name or "," in name:
         raise value.wrong("needs one signal, for example SIGUSR1")
@@ -326,7 +332,7 @@ def one_signal(value: Given) -> str:
 
 
 def preempt_notice(value: Given) -> str:
-    """A file, or `cmd:` and a command of the shell."""
+    """Return a file, or `cmd:` and a command of the shell."""
     kind, colon, command = value.text.partition(":")
     if not value.text.strip() or (kind == "cmd" and colon and not command.strip()):
         raise value.wrong("needs a file, or cmd:COMMAND")
@@ -350,13 +356,13 @@ def event_handler(value: Given, known: Callable[[], Sequence[str]]) -> str:
 
 
 def summary_file(value: Given) -> str:
-    """A file to write, or a directory with a slash at its end, for a file of each node."""
+    """Return a file to write, or a directory with a slash at its end, for a file of each node."""
     path = value.text.rstrip("/")
     return f"{path}/" if path and value.text.endswith("/") else file_to_write(value)
 
 
 def file_to_write(value: Given) -> str:
-    """A path; not `-`, and none that ends like a directory's."""
+    """Return a path; not `-`, and none that ends like a directory's."""
     if value.text in ("", "-", ".", "..") or value.text.endswith("/") or "\0" in value.text:
         raise value.wrong("needs the name of a file")
     return value.text
@@ -384,7 +390,7 @@ def exit_override(value: Given) -> tuple[tuple[str, int]]:
 
 
 def size(value: Given) -> int:
-    """A number of bytes, as `500M` or `2G`."""
+    """Return a number of bytes, as `500M` or `2G`."""
     found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:I?B)?", value.text.strip().upper())
     if found is None or not int(found[1]):
         raise value.wrong("needs a number of bytes, with K, M or G if you like, for example 100M")
@@ -392,7 +398,7 @@ def size(value: Given) -> int:
 
 
 def progress_pattern(value: Given) -> str:
-    """The name of a profile, or a regular expression with a group `step`; as it was written."""
+    """Return the name of a profile, or a regular expression with a group `step`, as written."""
     from rallypoint.process.relay.pattern import ProgressPattern
 
     try:
@@ -462,7 +468,7 @@ PLAIN = frozenset({*_READERS, "choice", "engine", "styles"})
 
 
 def read(row: Setting, value: Given) -> Any:
-    """The value of a setting. A number is in the range of the row. Raises UsageError."""
+    """Return the value of a setting. A number is in the range of the row. Raises UsageError."""
     if row.kind == "choice":
         return choice(value, row.metavar.split("|"))
     if row.kind == "styles":

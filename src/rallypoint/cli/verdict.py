@@ -77,9 +77,11 @@ class VerdictView(Ending, frozen=True, kw_only=True):
 def verdict_lines(
     view: VerdictView, *, quiet: bool = False, whole: bool = True, zone: tzinfo | None = None
 ) -> tuple[str, ...]:
-    """The last lines. A success is one line, or none if `quiet`. A run that started nothing always
-    says so: a script that runs a job again by mistake has no other sign of it. A failure is one
-    line if not `whole`."""
+    """Return the last lines.
+
+    A success is one line, or none if `quiet`. A run that started nothing always says so: a script
+    that runs a job again by mistake has no other sign of it. A failure is one line if not `whole`.
+    """
     name = job_name(view.run_id)
     job = f"{PROGRAM}: {name}"
     if view.ended_s_ago is not None:
@@ -157,7 +159,7 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
 
 
 def _file(node: str, failure: WorkerExit) -> str:
-    """Where to read more: of a hang there are stacks, and no log."""
+    """Return where to read more: of a hang there are stacks, and no log."""
     label = "stacks" if failure.returncode is None else "log"
     return f"{label}: {failure.log_file} (on {node})"
 
@@ -172,14 +174,17 @@ def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
 
 
 def _says_no_more(failure: WorkerExit) -> bool:
-    """The message is what the first line says, or ends with what the last lines show."""
+    """Return whether the message is what the first line says.
+
+    Or ends with what the last lines show.
+    """
     if failure.signal is not None:
         return failure.message == f"killed by {signal_name(failure.signal)}"
     return failure.message.startswith(f"exit code {failure.code}")
 
 
 def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
-    """The next step that the evidence suggests; empty when it suggests none."""
+    """Return the next step that the evidence suggests; empty when it suggests none."""
     says_more = bool(failure.message) and not _says_no_more(failure)
     if failure.signal == signal.SIGKILL and OUT_OF_MEMORY in failure.message:
         return "have the workers use less memory, or give the container more"
@@ -234,8 +239,11 @@ def verdict_view(
     max_restarts: int = 0,
     stop: StopConfig | None = None,
 ) -> VerdictView:
-    """Return the view. `goodput`: of the whole job, if that is known. `max_restarts`: that this
-    node was started with, which counts where it has no verdict of the job. `stop`: the same."""
+    """Return the view.
+
+    `goodput`: of the whole job, if that is known. `max_restarts`: that this node was started with,
+    which counts where it has no verdict of the job. `stop`: the same.
+    """
     how, verdict = end.finish.ending, end.finish.verdict
     view = VerdictView(
         **asdict(how), run_id=end.run_id, elapsed_s=end.elapsed_s, max_restarts=max_restarts
@@ -254,7 +262,7 @@ def verdict_view(
 
 
 def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
-    """Whether this node prints the whole report of a failure."""
+    """Return whether this node prints the whole report of a failure."""
     is_rank_0 = end.place is not None and end.place.group_rank == 0
     if report is not FailureReport.AUTO:
         return report is FailureReport.ALL or (report is FailureReport.RANK0 and is_rank_0)
@@ -265,8 +273,10 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
 
 
 def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
-    """Say where the end of a job is kept, or why it is not kept in that directory; empty: nobody
-    kept it. A job may continue without this node, and so have no end yet."""
+    """Return where the end of a job is kept, or why it is not kept in that directory.
+
+    Empty: it is not kept at all. A job may continue without this node, and so have no end yet.
+    """
     if path and how.has_left:
         return f"what this node knows of the job is kept: rallypoint status {path}"
     if path:
@@ -277,8 +287,10 @@ def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
-    """The advice that lets a job outlive the node that hosts it; empty: it has not ended by
-    that. `elapsed_s`: how long this node took part."""
+    """Return the advice that lets a job outlive the node that hosts it.
+
+    Empty: it has not ended by that. `elapsed_s`: how long this node took part.
+    """
     if HOST_LEAVES not in reason:
         return ""
     if stop.limit_in_s is not None and elapsed_s > stop.limit_in_s - NEAR_LIMIT_S:

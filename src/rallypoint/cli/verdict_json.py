@@ -34,7 +34,7 @@ SCHEMA = 1
 
 
 def verdict_json(view: VerdictView) -> JsonLine:
-    """The same as one JSON object, with `event` = `verdict`."""
+    """Return the same as one JSON object, with `event` = `verdict`."""
     record: dict[str, object] = {
         "event": kinds.VERDICT.name,
         "outcome": view.outcome.value,
@@ -60,7 +60,7 @@ def job_summary(
     exit_code: int,
     events_lost: int,
 ) -> JsonObject:
-    """All that this agent knows of its job, which has ended."""
+    """Return all that this agent knows of its job, which has ended."""
     line = dispatcher.timeline
     newest = line.newest
     used = newest.assignment.restart_count if newest is not None else 0
@@ -89,7 +89,7 @@ def job_summary(
 
 
 def _round(dispatcher: EventDispatcher, life: RoundLife, ending: Ending) -> JsonObject:
-    """One round of this node. `began_s` and `ended_s` count from the agent's start."""
+    """Return one round of this node. `began_s` and `ended_s` count from the agent's start."""
     rounds = dispatcher.timeline.rounds
     following = next((x for x in rounds if x.began_at > life.began_at), None)
     last = "failure" if ending.outcome is Outcome.FAILED else ending.outcome.value
@@ -114,7 +114,7 @@ def _round(dispatcher: EventDispatcher, life: RoundLife, ending: Ending) -> Json
 
 
 def _progress(reached: Progress | None) -> JsonObject | None:
-    """How far the furthest worker of this node was in a round; null: that was not told."""
+    """Return how far the furthest worker of this node was in a round; null: that was not told."""
     if reached is None:
         return None
     loss = reached.loss if reached.loss is None or isfinite(reached.loss) else None  # as in JSON
@@ -126,8 +126,11 @@ def _rounded(seconds: float) -> float:
 
 
 def goodput_summary(view: GoodputView | None) -> JsonObject | None:
-    """Where the time of the whole job went, as its coordinator has it. Null: this node was not
-    told, as by a handler or an older coordinator; or no steps are known, or there was no fault."""
+    """Return where the time of the whole job went, as its coordinator has it.
+
+    Null: this node was not told, as by a handler or an older coordinator; or no steps are known, or
+    there was no fault.
+    """
     if view is None:
         return None
     known: JsonObject = to_builtins(view)
@@ -143,7 +146,7 @@ def _all_rounded(known: JsonObject) -> JsonObject:
 
 
 def cause_summary(cause: Cause | None) -> JsonObject | None:
-    """The first cause for programs; null when it was no worker's failure."""
+    """Return the first cause for programs; null when it was no worker's failure."""
     if cause is None or cause.failure is None:
         return None
     failure = cause.failure

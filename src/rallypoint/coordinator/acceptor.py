@@ -44,8 +44,9 @@ class Traffic(Struct, frozen=True):
 
 
 class Acceptor:
-    """Accepts from construction to `close`; the listening sockets stay the caller's. For the thread
-    of the loop.
+    """Accepts from construction to `close`; the listening sockets stay the caller's.
+
+    For the thread of the loop.
 
     What has taken a session calls `may_drop`, `proved` and `gone` for it.
     """
@@ -174,7 +175,7 @@ class Acceptor:
         return True
 
     def _wait_for_more(self, connection: socket) -> bool:
-        """False when no more will come: what is there was looked at, and left, before.
+        """Return False when no more will come: what is there was looked at, and left, before.
 
         Bytes that were looked at would have the loop call again at once, so that fewer than it
         takes do not count; an end of file does.
@@ -288,13 +289,16 @@ class ConnectionLog:
         self.faults = Faults(lambda text: on_record(kinds.FAULT(text)))
 
     def refused(self, peer: str, kind: CloseReason, why: str) -> None:
-        """The connection from `peer` was closed. `why` continues "closed the connection"."""
+        """Log that the connection from `peer` was closed.
+
+        `why` continues "closed the connection".
+        """
         self.refusals[kind] += 1
         # What strangers send differs each time.
         self._note(peer, why if kind is CloseReason.UNPROVEN else kind.name, why, kind.value)
 
     def broken(self, peer: str, why: str) -> None:
-        """The same for the connection of an agent that had attached."""
+        """Log the same for the connection of an agent that had attached."""
         self._note(peer, why, why, "were those of nodes, and broke the protocol")
 
     def _note(self, peer: str, reason: str, why: str, of_many: str) -> None:

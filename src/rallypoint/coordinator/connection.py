@@ -1,5 +1,7 @@
-"""Both ends of one connection between an agent and the coordinator: dial, handshake, frames,
-messages. What the messages mean is decided elsewhere."""
+"""Both ends of one connection between an agent and the coordinator.
+
+Dial, handshake, frames, messages. What the messages mean is decided elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -111,13 +113,13 @@ class ConnectionObserver(Protocol):
     def closed(self, connection: ServerConnection) -> None: ...
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
-        """Handling what came on it has raised an unexpected exception. Must not raise."""
+        """Handle an unexpected exception by what came on the connection. Must not raise."""
 
     def misspoken(self, connection: ServerConnection, error: MessageError) -> None:
-        """A message does not decode, or has a value out of its limits."""
+        """Handle a message that does not decode, or has a value out of its limits."""
 
     def refused(self, connection: ServerConnection, why: str) -> None:
-        """The connection is closed for what came on it, or did not."""
+        """Handle a connection that is closed for what came on it, or did not."""
 
 
 class ServerConnection(FramedConnection):
@@ -161,7 +163,7 @@ class ServerConnection(FramedConnection):
             self.close()
 
     def _shake_hands(self, handshake: ServerHandshake, data: bytes) -> bytes:
-        """Returns what followed the handshake."""
+        """Return what followed the handshake."""
         try:
             self._write(handshake.feed(data))
         except (AccessError, ProtocolError):
@@ -183,7 +185,7 @@ class ServerConnection(FramedConnection):
         return self._transport is None or self._transport.is_closing()
 
     def admit(self) -> None:
-        """The peer has attached: from now on its messages may have their full length."""
+        """Admit the peer, which has attached: its messages may have their full length now."""
         if self._decoder is not None:
             self._decoder.max_frame_bytes = MAX_MESSAGE_BYTES
 
@@ -361,8 +363,10 @@ async def dial(
 
 
 async def knock(addresses: Sequence[Address], run_id: str) -> None:
-    """Find out without a token whether a coordinator listens there: returns when it asks for one,
-    and sends none. Raises as `dial` does, AccessError when the coordinator runs with --insecure.
+    """Find out without a token whether a coordinator listens there.
+
+    Returns when it asks for a token, and sends none. Raises as `dial` does, AccessError when the
+    coordinator runs with --insecure.
     """
     await dial(addresses, run_id, os.urandom(NONCE_BYTES), knocks=True)
 

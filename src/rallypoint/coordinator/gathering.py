@@ -1,5 +1,7 @@
-"""The questions of people to a job's workers, on asyncio: `core/watch/collection.py` decides, and
-this keeps the connections, sends, and tells it the time."""
+"""The questions of people to a job's workers, on asyncio.
+
+`core/watch/collection.py` decides, and this keeps the connections, sends, and tells it the time.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,10 @@ class Gatherings:
         """Messages to nodes and looks at them, in their order, some in each turn of the loop."""
 
     def begin(self, asker: ServerConnection, question: Ask, *, is_end_known: bool = False) -> None:
-        """A person asks this on a connection of their own. `is_end_known`: people were told that
-        the job has ended. Raises MessageError."""
+        """Begin to answer a person who asks on a connection of their own.
+
+        `is_end_known`: people were told that the job has ended. Raises MessageError.
+        """
         if self._of(asker.number):
             raise MessageError("this was asked before the last answer had ended")
         job, formed = self._sessions.job, self._sessions.life.has_formed
@@ -62,15 +66,15 @@ class Gatherings:
         self._tick_later()
 
     def _of(self, asker: int) -> int:
-        """The number of the question on this connection; 0: there is none."""
+        """Return the number of the question on this connection; 0: there is none."""
         return next((n for n, each in self._all.items() if each.asker.number == asker), 0)
 
     def taken(self, asker: int) -> None:
-        """The person on this connection has taken a value."""
+        """Note that the person on this connection has taken a value."""
         self._step(self._of(asker), machine.Taken())
 
     def collected(self, connection: int, piece: m.Collected) -> None:
-        """The agent on this connection says this."""
+        """Take a piece from the agent on this connection."""
         session, job = self._sessions.on(connection), self._sessions.job
         node = None if session is None else machine.workers_of(job, session.ref.node_id)
         self._step(piece.number, machine.Piece(connection, piece, node, job.incarnation))
@@ -81,7 +85,7 @@ class Gatherings:
         self._step_all(machine.Lost(connection))
 
     def close(self) -> None:
-        """The job is hosted no more."""
+        """Close the job's answers: it is hosted no more."""
         self._alarm.cancel()
         self._all.clear()
 
@@ -104,7 +108,7 @@ class Gatherings:
         self._tick_later()
 
     def _connection(self, node_id: str) -> ServerConnection | None:
-        """The connection of this node's agent; None: it is not connected."""
+        """Return the connection of this node's agent; None: it is not connected."""
         session = self._sessions.of_node(node_id)
         number = None if session is None else session.connection
         return None if number is None else self._connection_of(number)

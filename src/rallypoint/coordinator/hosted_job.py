@@ -1,5 +1,8 @@
-"""One job of a coordinator, on asyncio: `core/sessions.py` decides, and this keeps its connections,
-sends, waits, and tries again what failed."""
+"""One job of a coordinator, on asyncio.
+
+`core/sessions.py` decides, and this keeps its connections, sends, waits, and tries again what
+failed.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,7 @@ RETRY_S = 1.0
 
 
 class Gate(Protocol):
-    """The gate that a coordinator which another one can take over from asks before it does
-    anything."""
+    """The gate of a coordinator that another one can take over from: asked before any effect."""
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
         """The job has decided this. Returns what may be done now; the rest is done later."""
@@ -50,17 +52,20 @@ class Gate(Protocol):
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
     ) -> list[HostEffect]:
-        """The same for what the job has decided about this heartbeat, which has just come on this
-        connection. `incarnation`: of the agent whose session uses that; empty: none does any
-        more."""
+        """Answer a heartbeat that has just come on this connection, as the job has decided.
+
+        `incarnation`: of the agent whose session uses that; empty: none does any more.
+        """
 
     @property
     def is_open(self) -> bool:
-        """Whether no decision of the job waits: it is told by now, and what nodes are to do about
-        it may be waited for."""
+        """Whether no decision of the job waits.
+
+        It is told by now, and what nodes are to do about it may be waited for.
+        """
 
     def close(self) -> None:
-        """The job is hosted no more."""
+        """Close the job: it is hosted no more."""
 
 
 NEWS_S = 0.1
@@ -81,8 +86,10 @@ class HostedJob:
         open_gate: OpenGate | None = None,
         refusals: NodeRefusals | None = None,
     ) -> None:
-        """`on_empty` is called when no session of the job is left. `refusals`: those of all jobs
-        of the coordinator; None: of this one alone."""
+        """`on_empty` is called when no session of the job is left.
+
+        `refusals`: those of all jobs of the coordinator; None: of this one alone.
+        """
         self._loop = asyncio.get_running_loop()
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
@@ -139,11 +146,11 @@ class HostedJob:
         self._sessions.job.own_agent = incarnation
 
     def knows(self, incarnation: str) -> bool:
-        """Whether this very agent takes part."""
+        """Return whether this very agent takes part."""
         return self._sessions.of_agent(incarnation) is not None
 
     def crowded(self, incarnation: str) -> str:
-        """Why it takes no further agent; empty: it takes this one."""
+        """Return why it takes no further agent; empty: it takes this one."""
         nodes = self.settings.max_nodes
         if len(self.sessions) < 2 * nodes + SPARE_SESSIONS or self.knows(incarnation):
             return ""
@@ -154,7 +161,7 @@ class HostedJob:
         )
 
     def carries(self, connection: ServerConnection) -> bool:
-        """A session uses this connection."""
+        """Return whether a session uses this connection."""
         return self._sessions.on(connection.number) is not None
 
     def former_life_gone(self) -> None:
@@ -190,13 +197,13 @@ class HostedJob:
         self._attached.clear()
 
     def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
-        """An agent's first message on a connection."""
+        """Handle an agent's first message on a connection."""
         self._connections[connection.number] = connection
         now = self._loop.time()
         self._run(self._sessions.attach(connection.number, connection.peer, hello, now))
 
     def received(self, connection: ServerConnection, message: m.Numbered | m.Heartbeat) -> None:
-        """A message of an agent that has attached on this connection."""
+        """Handle a message of an agent that has attached on this connection."""
         effects = self._sessions.received(connection.number, message, self._loop.time())
         if isinstance(message, m.Heartbeat):
             if said := self.see(self.watch.heard, connection.number, message):
@@ -215,12 +222,11 @@ class HostedJob:
             self._run(effects)
 
     def collected(self, connection: ServerConnection, piece: m.Collected) -> None:
-        """Pass on the piece that an agent on this connection tells a person who has asked for its
-        workers."""
+        """Pass on a piece of an answer to the person who has asked for workers."""
         self.see(self.watch.collected, connection.number, piece)
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """A connection ended; the session lives on for its grace."""
+        """Note that a connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
         self._attached.pop(connection.number, None)
         self.see(self.watch.closed, connection.number)
@@ -229,7 +235,7 @@ class HostedJob:
         self._watch()
 
     def agent_died(self, connection: ServerConnection, notice: m.AgentDied) -> None:
-        """The guard of an agent reports its death."""
+        """Note that the guard of an agent reports its death."""
         from rallypoint.wire.death_notice import is_proven
 
         now = self._loop.time()
@@ -263,7 +269,7 @@ class HostedJob:
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
     def asked(self, connection: ServerConnection, question: m.Ask) -> None:
-        """A person wants a node to leave, or to know something, and waits on this connection."""
+        """Handle a person's request or question, who waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
         question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
         if other := job_requests.of_other_life(self._sessions.job, question):
@@ -309,8 +315,10 @@ class HostedJob:
         self.see(self.watch.write_news)
 
     def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
-        """Call a function of the job's viewers, which must not disturb the job. None: it could not
-        be done."""
+        """Call a function of the job's viewers, which must not disturb the job.
+
+        None: it could not be done.
+        """
         try:
             return see(*seen, **named)
         except Exception as error:

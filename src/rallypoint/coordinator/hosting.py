@@ -1,5 +1,7 @@
-"""The jobs that a coordinator hosts: one job or any, decided by which machine, led by which
-registers."""
+"""The jobs that a coordinator hosts.
+
+One job or any, decided by which machine, led by which registers.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,10 @@ class HistorySink(Protocol):
 
 
 def random_epoch() -> int:
-    """Return a random epoch, so that no other coordinator has the same one. Nobody can take over
-    from it."""
+    """Return a random epoch, so that no other coordinator has the same one.
+
+    Nobody can take over from it.
+    """
     return Epoch(0, int.from_bytes(os.urandom(NONCE_BITS // 8), "big")).as_int()
 
 
@@ -96,8 +100,10 @@ class Hosting(Struct, frozen=True):
     for a person, and whether they stay so. None: no other one can."""
 
     def keep_history(self, watch: JobWatch, *, took_over: bool = False) -> None:
-        """Write the history of this job, if that is wanted. `took_over`: another coordinator had
-        led it."""
+        """Write the history of this job, if that is wanted.
+
+        `took_over`: another coordinator had led it.
+        """
         if self.history is not None:
             call_soon = asyncio.get_running_loop().call_soon_threadsafe
             self.history.tell_faults(call_soon, self.on_record)
@@ -105,7 +111,7 @@ class Hosting(Struct, frozen=True):
             watch.write_to(write, took_over=took_over, is_light=is_light)
 
     def refusal(self, run_id: str) -> str:
-        """Why a job of this name can't be hosted here; empty: it can."""
+        """Return why a job of this name can't be hosted here; empty: it can."""
         if self.only is not None:
             other = self.only.run_id
             if run_id == other:

@@ -97,8 +97,10 @@ class HostedJobs:
         return all(job.verdict is not None for job in self._jobs.values())
 
     def lives_in(self, incarnation: str) -> None:
-        """Note the agent that this process belongs to: it alone takes the coordinator with it when
-        it leaves."""
+        """Note the agent that this process belongs to.
+
+        It alone takes the coordinator with it when it leaves.
+        """
         self._own_agent = incarnation
         for job in self._jobs.values():
             job.lives_in(incarnation)
@@ -122,7 +124,7 @@ class HostedJobs:
             task.cancel()
 
     def attach(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
-        """An agent's first message. Raises MessageError for one of another job."""
+        """Handle an agent's first message. Raises MessageError for one of another job."""
         if hello.settings.run_id != run_id:
             raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
         if self._is_closed:  # This process may lead the job again, and then with another one.
@@ -162,14 +164,16 @@ class HostedJobs:
         self._refusals.refuse(run_id, connection, text)
 
     def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
-        """Keep the heartbeat of an agent that has no session yet. It is answered when there is
-        one."""
+        """Keep the heartbeat of an agent that has no session yet.
+
+        It is answered when there is one.
+        """
         waiting = connection.owner
         if isinstance(waiting, _Waiting) and len(waiting.heartbeats) < EARLY_MAX:
             waiting.heartbeats.append(heartbeat)
 
     def asked(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
-        """A person wants a node to leave, or to know something, and waits on this connection."""
+        """Handle a person's request or question, who waits on this connection."""
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
             job.asked(connection, question)
@@ -182,8 +186,11 @@ class HostedJobs:
             task.add_done_callback(self._leading.discard)
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
-        """The guard of an agent reports that it died. It may have attached to another coordinator
-        alone, from which this one has taken over or is about to."""
+        """Note that the guard of an agent reports that it died.
+
+        It may have attached to another coordinator alone, from which this one has taken over or is
+        about to.
+        """
         lives = [job for job in self.all if job.settings.run_id == run_id]
         known_by = [job for job in lives if job.knows(notice.incarnation)]
         for job in known_by:
@@ -201,7 +208,7 @@ class HostedJobs:
         return [*self._ended, *self._jobs.values()]
 
     def _no_room(self, hello: m.Attach) -> str:
-        """Why no other life of a job can be hosted, should this agent need one."""
+        """Return why no other life of a job can be hosted, should this agent need one."""
         run_id = hello.settings.run_id
         job = self._jobs.get(run_id)
         if job is not None and (job.verdict is None or job.knows(hello.incarnation)):
@@ -210,7 +217,10 @@ class HostedJobs:
         return found.text if isinstance(found, lives.NoRoom) else ""
 
     def _job_of(self, hello: m.Attach) -> HostedJob | None:
-        """The life of its job that this agent belongs to; None: its verdict is not recorded yet."""
+        """Return the life of its job that this agent belongs to.
+
+        None: its verdict is not recorded yet.
+        """
         settings, run_id = hello.settings, hello.settings.run_id
         job = self._jobs.get(run_id)
         known_by = (each for each in self.all if each.settings.run_id == run_id)
@@ -237,15 +247,17 @@ class HostedJobs:
         return None
 
     def _hosted(self, run_id: str) -> Hosted:
-        """The lives of this job that are hosted."""
+        """Return the lives of this job that are hosted."""
         held = len(self._ended_of(run_id))
         if (job := self._jobs.get(run_id)) is None:
             return Hosted(held=held)
         return Hosted(job.life, len(job.sessions), job.is_recorded, held)
 
     def _do(self, effects: list[lives.LivesEffect]) -> lives.LivesEffect | None:
-        """Execute the effects, and return the one for the caller: where an agent belongs, or that
-        there is no room."""
+        """Execute the effects, and return the one for the caller.
+
+        Where an agent belongs, or that there is no room.
+        """
         found = None
         for effect in effects:
             match effect:
@@ -340,7 +352,7 @@ class HostedJobs:
         return self._epoch if leadership is None else leadership.lead.epoch.as_int()
 
     def _wait_to_lead(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
-        """The agent attaches when this coordinator leads its job."""
+        """Attach the agent when this coordinator leads its job."""
         is_first = run_id not in self._waiting
         connection.owner = waiting = _Waiting(connection, hello)
         self._waiting.setdefault(run_id, {})[hello.incarnation] = waiting
@@ -419,7 +431,7 @@ class HostedJobs:
         return [job for job in self._ended if job.settings.run_id == run_id]
 
     def _emptied(self, job: HostedJob) -> None:
-        """The last session of a job is gone: end the wait for that, and forget the job later."""
+        """End the wait for the last session of a job, and forget the job later."""
         if job.sessions:
             return
         if self._empty is not None and not self._empty.done():

@@ -72,7 +72,9 @@ def bind_wildcard(port: int) -> list[socket.socket] | BindRefused:
 
 
 def refuse_loopback_name(host: str, addresses: Sequence[Address], max_nodes: int) -> None:
-    """A name of this machine that means loopback makes every node its own coordinator.
+    """Refuse a name of this machine that means loopback.
+
+    It makes every node its own coordinator.
 
     Debian writes such a line (127.0.1.1) to /etc/hosts. A literal address or `localhost` is meant
     as written, and a job of one node can't be split. Raises UsageError.
@@ -117,7 +119,7 @@ def connection_room(reserved: int) -> int:
 
 
 def listen_backlog() -> int:
-    """The longest queue of unaccepted connections that the kernel grants."""
+    """Return the longest queue of unaccepted connections that the kernel grants."""
     try:
         with open("/proc/sys/net/core/somaxconn", "rb") as setting:
             return int(setting.read())

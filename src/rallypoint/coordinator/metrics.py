@@ -43,8 +43,11 @@ class CoordinatorMetrics:
         self._events[record.name] += 1
 
     def measured(self, calls: Caller) -> Caller:
-        """The same with their times: each from the moment when the coordinator asks to the answer,
-        with the wait for calls before it."""
+        """Return the same calls with their times.
+
+        Each from the moment when the coordinator asks to the answer, with the wait for calls before
+        it.
+        """
         return _Measured(calls, self._asked)
 
     def _asked(self, name: str, future: asyncio.Future[Any]) -> None:
@@ -59,7 +62,7 @@ class CoordinatorMetrics:
         future.add_done_callback(ended)
 
     def text(self, coordinator: Coordinator, led: ManyLeaderships | None, loop_lag_s: float) -> str:
-        """All of it as it stands now. `led`: None: jobs are not kept."""
+        """Return all of it as it stands now. `led`: None: jobs are not kept."""
         families = (
             *self._hosted(coordinator),
             *([] if led is None else self._led(led)),

@@ -1,5 +1,8 @@
-"""The addresses of this machine by which another one may reach it, and a port on all of them, for a
-coordinator that no endpoint names. Nothing here asks a name server."""
+"""The addresses of this machine by which another one may reach it.
+
+And a port on all of them, for a coordinator that no endpoint names. Nothing here asks a name
+server.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,11 @@ _IPV6_PASSING = 0x01 | 0x20
 
 
 def own_addresses() -> tuple[Address, ...]:
-    """The addresses of the default routes come first, then those of the interfaces. Loopback is
-    the answer if this machine has no other address. IPv6 addresses that mean something on one link
-    alone are left out."""
+    """Return the addresses of the default routes come first, then those of the interfaces.
+
+    Loopback is the answer if this machine has no other address. IPv6 addresses that mean something
+    on one link alone are left out.
+    """
     found: dict[str, None] = {}
     for family, elsewhere in _ELSEWHERE:
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -48,8 +53,10 @@ def own_addresses() -> tuple[Address, ...]:
 
 
 def addresses_of(host: str) -> tuple[Address, ...]:
-    """Return the addresses of this machine's own name or address. May block for a name. Raises
-    UsageError."""
+    """Return the addresses of this machine's own name or address.
+
+    May block for a name. Raises UsageError.
+    """
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -60,15 +67,19 @@ def addresses_of(host: str) -> tuple[Address, ...]:
 
 
 def reachable_host(name: str, addresses: Sequence[Address]) -> str:
-    """The address at which other nodes reach this one, whose own `name` means these: Debian writes
-    it to /etc/hosts as 127.0.1.1."""
+    """Return the address at which other nodes reach this one, whose own `name` means these.
+
+    Debian writes it to /etc/hosts as 127.0.1.1.
+    """
     return (meant_addresses(name, addresses, "") or own_addresses())[0].host
 
 
 def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str:
-    """The reason why no other machine reaches a node that leads at these addresses; empty: other
-    machines may reach it. `local_addr`: as given. Loopback that a person has spelled out is
-    meant."""
+    """Return why no other machine reaches a node that leads at these addresses.
+
+    Empty: other machines may reach it. `local_addr`: as given. Loopback that a person has spelled
+    out is meant.
+    """
     first = addresses[0].host
     if not all(address.is_loopback for address in addresses):
         return ""
@@ -86,8 +97,10 @@ def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str
 
 
 def ipv6_addresses(table: str) -> list[str]:
-    """The IPv6 addresses of interfaces by which other machines may reach this one. `table`: as
-    /proc/net/if_inet6 has them. Temporary and deprecated addresses come last. Pure."""
+    """Return the IPv6 addresses of interfaces by which other machines may reach this one.
+
+    `table`: as /proc/net/if_inet6 has them. Temporary and deprecated addresses come last. Pure.
+    """
     found: list[tuple[bool, str]] = []
     for line in table.splitlines():
         fields = line.split()
@@ -118,8 +131,10 @@ def _of_interfaces() -> list[str]:
 def listen_as_leader(
     local_addr: str | None, ports: tuple[int, int] = (0, 0), *, is_alone: bool = False
 ) -> list[socket.socket]:
-    """The same on the address that a person gave for this node, else on all of this machine.
-    `is_alone`: no other machine is to reach it."""
+    """Return the same on the address that a person gave for this node, else on all of this machine.
+
+    `is_alone`: no other machine is to reach it.
+    """
     own = (Address("127.0.0.1", 0),) if is_alone and local_addr is None else None
     addresses = own_addresses() if local_addr is None else addresses_of(local_addr)
     return bind_for_leader(own or addresses, ports, f"{named.local_addr} {local_addr}")
@@ -128,9 +143,10 @@ def listen_as_leader(
 def bind_for_leader(
     addresses: tuple[Address, ...], ports: tuple[int, int], flag: str
 ) -> list[socket.socket]:
-    """Listening sockets on all of these addresses that are this machine's, on one port of `ports`
-    (the first and the last; (0, 0): 29400 if it is free, else any). `flag`: who chose the
-    addresses.
+    """Return listening sockets on all of these addresses that are this machine's.
+
+    On one port of `ports` (the first and the last; (0, 0): 29400 if it is free, else any). `flag`:
+    the option that chose the addresses.
 
     Raises UsageError for addresses that are not this machine's, InfrastructureError if no port is
     free.

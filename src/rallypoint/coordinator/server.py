@@ -41,7 +41,10 @@ class _AttachedCandidate:
     """A process that stands ready to lead a job which this coordinator leads."""
 
     def __init__(self, connection: ServerConnection, leadership: Leadership, number: int) -> None:
-        """`number`: the one that it has named first. It has no other on this connection."""
+        """Keep the connection of a candidate.
+
+        `number`: the one that it has named first. It has no other on this connection.
+        """
         # Most coordinators have no candidates.
         from rallypoint.core.takeover.speakers import candidate
 
@@ -91,9 +94,12 @@ class Coordinator:
         adopt: Callable[[socket], None] | None = None,
         admission: AdmissionLimits | None = None,
     ) -> None:
-        """`lookup_token`: the token of a run id, if it has one; None: `--insecure`, no peer proves
-        anything. `adopt` gets connections for the round store, where that shares the port.
-        `admission`: how many connections there may be, if not as many as files are free."""
+        """`lookup_token`: the token of a run id, if it has one; None: `--insecure`.
+
+        Then no peer proves anything. `adopt` gets connections for the round store, where that
+        shares the port. `admission`: how many connections there may be, if not as many as files are
+        free.
+        """
         self._listeners = list(listeners)
         self._lookup_token = lookup_token
         self._connector = Connector(asyncio.get_running_loop())
@@ -213,6 +219,6 @@ def _no_token(run_id: str) -> bytes | None:
 
 
 def _job_on(connection: ServerConnection) -> HostedJob | None:
-    """The job of which a session uses this connection."""
+    """Return the job of which a session uses this connection."""
     job = connection.owner
     return job if isinstance(job, HostedJob) and job.carries(connection) else None

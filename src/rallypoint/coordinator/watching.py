@@ -103,7 +103,10 @@ def _who_is_behind(view: JobView) -> str:
 
 
 def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
-    """The newest of them that may be written at once: who has more than that unread is cut off."""
+    """Return the newest of them that may be written at once.
+
+    A reader with more than that unread is cut off.
+    """
     room = EVENTS_MAX_BYTES
     for index in range(len(entries) - 1, -1, -1):
         room -= len(entries[index].text) + _ENTRY_BYTES
@@ -154,7 +157,7 @@ class JobWatch:
         return self._gatherings
 
     def close(self) -> None:
-        """The job is hosted no more."""
+        """Close the viewers: the job is hosted no more."""
         if self._gatherings is not None:
             self._gatherings.close()
 
@@ -175,8 +178,10 @@ class JobWatch:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether there is a verdict which people may not see yet: another coordinator may find
-        another one."""
+        """Whether there is a verdict which people may not see yet.
+
+        Another coordinator may find another one.
+        """
         return self._sessions.verdict is not None and not self._end.is_recorded
 
     @property
@@ -199,7 +204,7 @@ class JobWatch:
         return goodput_view(self.history, self._clock())
 
     def record(self, record: Record) -> None:
-        """The job reports this."""
+        """Record an event of the job."""
         is_last = record.name == VERDICT.name
         self._end.is_recorded |= is_last
         self.noted()  # It belongs to the newest round, which has perhaps just been formed.
@@ -218,8 +223,11 @@ class JobWatch:
     def write_to(
         self, write: Callable[[HistoryLine], None], *, took_over: bool, is_light: bool = False
     ) -> None:
-        """Write the history there from now on. `took_over`: another coordinator had led the job.
-        `is_light`: of a large job no status is written before it has ended."""
+        """Write the history there from now on.
+
+        `took_over`: another coordinator had led the job. `is_light`: of a large job no status is
+        written before it has ended.
+        """
         self._file, job = HistoryFile(write, is_light), self._sessions.job
         write(Begin(self.run_id, job.incarnation, wall_time(0.0), took_over))
         self._write_status()
@@ -249,8 +257,10 @@ class JobWatch:
         self._sessions.job.carried = self.history.carried(self._clock())
 
     def heard(self, connection: int, beat: m.Heartbeat) -> Record | None:
-        """The agent on this connection has been heard. O(1), but once in a while. Returns what a
-        person should know of what it said."""
+        """Note that the agent on this connection has been heard.
+
+        O(1), but once in a while. Returns what a person should know of what it said.
+        """
         if self.carries and self._carried_at <= self._clock() - CARRY_S:
             self.carry()
         if self._file is not None and self._file.looked_at <= self._clock() - LOOK_S:
@@ -295,7 +305,7 @@ class JobWatch:
             self._write_status()
 
     def whole(self, ended: m.Ended) -> m.Ended:
-        """The same with where the job's time went, which is known now."""
+        """Return the same with where the job's time went, which is known now."""
         if self._end.goodput is None and self.history.rounds_formed:
             self.noted()
             self._end.goodput = limits.fit(self.goodput)
@@ -312,20 +322,26 @@ class JobWatch:
         return record
 
     def joined(self, connection: int) -> None:
-        """The agent on this connection has said that no workers run there."""
+        """Note that the agent on this connection has said that no workers run there."""
         session = self._of_node(connection)
         if session is not None:
             self.history.stopped(session.ref.node_id, self._clock())
 
     def _of_node(self, connection: int) -> Session | None:
-        """The session of this connection. None: its agent waits for the id of another agent."""
+        """Return the session of this connection.
+
+        None: its agent waits for the id of another agent.
+        """
         session = self._sessions.on(connection)
         is_holder = session is not None and self._sessions.of_node(session.ref.node_id) is session
         return session if is_holder else None
 
     def asked(self, connection: ServerConnection, question: Ask) -> PersonWants | None:
-        """A person asks, and waits on this connection. Returns what is to be done now, if they want
-        something that may be done. Raises MessageError."""
+        """Return a person asks, and waits on this connection.
+
+        Returns what is to be done now, if they want something that may be done. Raises
+        MessageError.
+        """
         if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
             refuse_answer(connection, text, is_final=False, recovers=True)
         elif question.is_wish:
@@ -337,8 +353,10 @@ class JobWatch:
         return None
 
     def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
-        """Return the event about a person's question on this connection, if there is to be one. A
-        job that has ended answers none of these questions."""
+        """Return the event about a person's question on this connection, if there is to be one.
+
+        A job that has ended answers none of these questions.
+        """
         if self._sessions.verdict is not None:
             return None
         return self._askers.asked(question, connection.peer, connection.version, self._clock())
@@ -346,7 +364,9 @@ class JobWatch:
     @property
     def _older_node(self) -> str:
         """A node of the newest world that runs an older version of Rallypoint; empty: none does.
-        O(number of nodes)."""
+
+        O(number of nodes).
+        """
         sessions = map(self._sessions.of_node, self._sessions.job.assigned)
         found = ((each.ref.node_id, each.connection) for each in sessions if each is not None)
         known = ((node, self._connection_of(n)) for node, n in found if n is not None)
@@ -388,8 +408,10 @@ class JobWatch:
                 self.gatherings.taken(connection.number)
 
     def collected(self, connection: int, piece: m.Collected) -> None:
-        """The agent on this connection tells a person who has asked, here or at the coordinator
-        before."""
+        """Pass on a piece from an agent to the person who has asked.
+
+        The person has asked here or at the coordinator before.
+        """
         if self._gatherings is not None:
             self._gatherings.collected(connection, piece)
 
@@ -403,7 +425,7 @@ class JobWatch:
             self._gatherings.closed(connection)
 
     def _admit(self, others: dict[int, ServerConnection], connection: ServerConnection) -> None:
-        """Raises MessageError where there are too many."""
+        """Admit a viewer. Raises MessageError where there are too many."""
         if len(others) >= FOLLOWERS_MAX and connection.number not in others:
             raise MessageError(f"{FOLLOWERS_MAX} others follow this job already")
         others[connection.number] = connection
@@ -421,7 +443,7 @@ class JobWatch:
             answer(connection, entry, is_last=entry is entries[-1] and not follows)
 
     def _pass_on(self, *, is_last: bool = False) -> bool:
-        """Whether a round is over."""
+        """Return whether a round is over."""
         news, is_over = self.history.news, False
         while news:
             new = news.popleft()
@@ -448,8 +470,10 @@ class JobWatch:
         return len(self._sessions.job.round.members) <= LIGHT_NODES
 
     def _has_changed(self, file: HistoryFile) -> bool:
-        """The job does something else than in the last status of the file, or more is known of why
-        its round ends: all agents may be killed before the next one."""
+        """Return whether the job's status differs from the last one in the file.
+
+        Or more is known of why its round ends: all agents may be killed before the next one.
+        """
         if not self._is_small:
             return False
         return file.told != (self.history.account.now, presumed_cause(self._sessions.job))

@@ -59,7 +59,7 @@ class AdmissionLimits:
         return len(self._unproven) < self.slots
 
     def arrived(self, connection: int, source: str, now: float) -> None:
-        """A connection with a number of its own came in."""
+        """Note a new connection, with a number of its own."""
         self._sources[connection] = source
         self._unproven[connection] = now
         self._by_source.setdefault(source, OrderedDict())[connection] = now
@@ -70,21 +70,25 @@ class AdmissionLimits:
             self._proven.add(connection)
 
     def gone(self, connection: int) -> None:
-        """Note that the connection is closed. May be said again, and of connections that never came
-        in."""
+        """Note that the connection is closed.
+
+        May be said again, and of connections that never came in.
+        """
         self._free_slot(connection)
         self._proven.discard(connection)
 
     def victim(self, now: float) -> int | None:
-        """Return the connection that must go so that one more may come in; None: the new one has to
-        wait."""
+        """Return the connection that must go so that one more may come in.
+
+        None: the new one has to wait.
+        """
         found = self._next_victim()
         if found is None or self._unproven[found] + self._patience_s > now:
             return None
         return found
 
     def next_victim_at(self) -> float | None:
-        """When `victim` has an answer, if nobody proves himself or goes before."""
+        """Return when `victim` has an answer, if nobody proves himself or goes before."""
         found = self._next_victim()
         return None if found is None else self._unproven[found] + self._patience_s
 
@@ -98,7 +102,7 @@ class AdmissionLimits:
         return found
 
     def next_overdue_at(self) -> float | None:
-        """When `overdue` has an answer."""
+        """Return when `overdue` has an answer."""
         oldest = next(iter(self._unproven.values()), None)
         return None if oldest is None else oldest + self._limit_s
 

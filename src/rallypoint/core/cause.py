@@ -66,8 +66,10 @@ def first_cause(
     losses: Sequence[NodeLoss],
     breakdown: Breakdown | None = None,
 ) -> Cause | None:
-    """Return the failure or loss that is to blame, or None when neither a worker nor a lost node
-    is."""
+    """Return the failure or loss that is to blame.
+
+    None when neither a worker nor a lost node is.
+    """
     if breakdown is not None:
         reports = [r for r in reports if not _is_consequence(r, breakdown)]
     said_at: dict[str, float] = {}
@@ -98,8 +100,10 @@ def first_cause(
 def without_consequences(
     reports: Sequence[NodeFailure], gone: Collection[str]
 ) -> list[NodeFailure]:
-    """Return the reports without the failures that may only tell that one of these nodes, another
-    than their own, is gone."""
+    """Return the reports without failures that may only tell of a lost node.
+
+    That is one of these nodes, another than their own.
+    """
 
     def is_consequence(report: NodeFailure) -> bool:
         others = len(gone) - (report.node_id in gone)
@@ -111,8 +115,10 @@ def without_consequences(
 def without_collateral_of_drains(
     reports: Sequence[NodeFailure], told_to_go: Mapping[str, float]
 ) -> list[NodeFailure]:
-    """Return the reports without the failures that may be due to a drain. `told_to_go`: when each
-    node was told to go, on the coordinator's clock."""
+    """Return the reports without the failures that may be due to a drain.
+
+    `told_to_go`: when each node was told to go, on the coordinator's clock.
+    """
 
     def is_collateral(report: NodeFailure) -> bool:
         happened_at, is_of_peer = report.happened_at, report.failure.tells_of_lost_peer
@@ -126,7 +132,7 @@ def without_collateral_of_drains(
 
 
 def follows(earlier_at: float, later_at: float) -> bool:
-    """Whether the later event may be collateral of the earlier one."""
+    """Return whether the later event may be collateral of the earlier one."""
     return 0 <= later_at - earlier_at <= COLLATERAL_S
 
 
@@ -138,8 +144,10 @@ def _is_consequence(report: NodeFailure, breakdown: Breakdown) -> bool:
 def add_details(
     reports: Sequence[NodeFailure], node_id: str, failures: Sequence[WorkerExit]
 ) -> None:
-    """Add what is now known of these failures of a node, and keep when each was received and
-    happened."""
+    """Add what is now known of these failures of a node.
+
+    Keep when each was received and happened.
+    """
     detailed = {failure.local_rank: failure for failure in failures}
     for report in reports:
         found = detailed.get(report.failure.local_rank)
@@ -164,7 +172,7 @@ def describe_losses(losses: Sequence[NodeLoss]) -> str:
 
 
 def describe(cause: Cause) -> str:
-    """One clause that names the culprit, worker or node."""
+    """Return one clause that names the culprit, worker or node."""
     if cause.failure is not None:
         return describe_failure(cause.node_id, cause.failure)
     assert cause.loss is not None

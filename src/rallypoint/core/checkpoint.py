@@ -1,5 +1,6 @@
-"""The last checkpoint before a job loses nodes, or gains some: what the job asks its nodes for (a
-notice), and when a node may answer. Pure.
+"""The last checkpoint before a job loses nodes, or gains some. Pure.
+
+What the job asks its nodes for (a notice), and when a node may answer.
 
 A notice belongs to one round. It is open from the first `NodeDrains` (or the first wish to grow at
 a checkpoint) until every participant has answered, the first leaver's time for it is over, or the
@@ -31,8 +32,10 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class Then(Struct, frozen=True):
-    """The step that follows a checkpoint which is asked for. One of `leaves`, `joins` and `goes_on`
-    is true."""
+    """The step that follows a checkpoint which is asked for.
+
+    One of `leaves`, `joins` and `goes_on` is true.
+    """
 
     kind: EndKind
     """The kind of end that the peer and the workers are told."""
@@ -71,8 +74,10 @@ class Leaver(Struct, frozen=True):
 
 
 class SaveNotice(Struct):
-    """A request for a checkpoint: its purpose, the nodes that asked, and those that have yet to
-    answer."""
+    """A request for a checkpoint.
+
+    Its purpose, the nodes that asked, and those that have yet to answer.
+    """
 
     number: int
     """Counts the notices of a job: older answers are void."""
@@ -103,8 +108,11 @@ class SaveNotice(Struct):
 
     @property
     def is_over(self) -> bool:
-        """Everybody has answered. Nobody's restart is worth more than a checkpoint: a growth waits
-        until somebody has really saved one."""
+        """Everybody has answered.
+
+        Nobody's restart is worth more than a checkpoint: a growth waits until somebody has really
+        saved one.
+        """
         return not self.awaited and (self.then.leaves or self.some_listen)
 
 
@@ -156,7 +164,7 @@ def open_notice(
 
 
 def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
-    """How long the workers have, for each node that leaves, or for the end of the job."""
+    """Return how long the workers have, for each node that leaves, or for the end of the job."""
     last = {Timer(TimerKind.NOTICE, notice.round): LAST_SAVE_S} if notice.then.ends else {}
     return last | {
         Timer(TimerKind.NOTICE, notice.round, node_id): leaver.notice_s
@@ -177,7 +185,7 @@ def how_it_went(notice: SaveNotice, cut_short: str) -> str:
 
 
 def saved_before_leaving(notice: SaveNotice, cut_short: str = "") -> str:
-    """The same for a person who has drained a node."""
+    """Return the same for a person who has drained a node."""
     missed = "not every worker has saved a checkpoint"
     if cut_short:
         return f"{missed}: {cut_short}"
@@ -220,7 +228,7 @@ class RequestState(Struct):
 
 
 def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool:
-    """A new question, or one that was heard before; False when it is not for these workers."""
+    """Note a question, new or heard before; False when it is not for these workers."""
     if request.stamp != state.stamp or request == state.request:
         return False
     if state.request is not None and request.number <= state.request.number:
@@ -231,8 +239,10 @@ def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool
 
 
 def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
-    """The coordinator waits for this answer no more; False when something newer is asked. Once a
-    worker has saved a checkpoint, that worker may end because of it, so the question stands."""
+    """Note that the coordinator waits for this answer no more; False when a newer one is asked.
+
+    Once a worker has saved a checkpoint, that worker may end because of it, so the question stands.
+    """
     if state.request is None or state.request.number != number or saved:
         return False
     state.request = None
@@ -242,8 +252,9 @@ def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
 def answer(
     state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[WorkerExit]
 ) -> SaveAnswer | None:
-    """Return the answer to send now; None: nothing yet, or nothing new. `exits`: of the round's
-    workers.
+    """Return the answer to send now; None: nothing yet, or nothing new.
+
+    `exits`: of the round's workers.
 
     Who began to listen late may still be asked for a growth, which waits for a real checkpoint.
     """

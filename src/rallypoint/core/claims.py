@@ -42,7 +42,7 @@ def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
 
 
 def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodeProgress:
-    """The same without a worker that is behind, if that is none of this node's newest round."""
+    """Return the same without a worker that is behind and none of this node's newest round."""
     member, place = job.round.members.get(node_id), job.assigned.get(node_id)
     if member is not None and place is not None:
         first = place.base_rank
@@ -99,12 +99,14 @@ class Contests:
         self._by_holder.setdefault(contest.holder.incarnation, []).append(contest)
 
     def of(self, newcomer: NodeRef) -> Contest | None:
-        """The one in which this agent waits, if it does."""
+        """Return the one in which this agent waits, if it does."""
         return self._by_newcomer.get(newcomer.incarnation)
 
     def heard(self, holder: str, *, yes: bool) -> bool:
-        """A message of this holder has come, or (not `yes`) its connection is gone. True: an agent
-        waits for the holder's id or rank."""
+        """Return whether a message of this holder has come, or (not `yes`) its connection is gone.
+
+        True: an agent waits for the holder's id or rank.
+        """
         waiting = self._by_holder.get(holder, ())
         for contest in waiting:
             contest.is_heard = yes
@@ -142,26 +144,33 @@ class NodeNames:
         """All that are smaller are taken, by the names of hosts: thousands may have the same."""
 
     def give_id(self, hello: Attach) -> NodeRef:
-        """For a new session: the id that it asks for, its former one, or a new one. An id that
-        another agent holds stays with that one."""
+        """For a new session: the id that it asks for, its former one, or a new one.
+
+        An id that another agent holds stays with that one.
+        """
         ref = NodeRef(self._id_for(hello), hello.incarnation)
         self._by_id.setdefault(ref.node_id, ref)
         return ref
 
     def holder(self, node_id: str) -> NodeRef | None:
-        """The agent that has this id."""
+        """Return the agent that has this id."""
         return self._by_id.get(node_id)
 
     def meant(self, name: str) -> str:
-        """The id that a person means: this one, or that of the only node of the host so named."""
+        """Return the id that a person means.
+
+        This one, or that of the only node of the host so named.
+        """
         ids = [] if name in self._by_id or name not in self._ordinals else self._by_id
         parts = (node_id.rpartition("-") for node_id in ids)
         found = ["".join(each) for each in parts if each[0] == name and each[2].isdecimal()]
         return found[0] if len(found) == 1 else name
 
     def contest(self, ref: NodeRef, join: Join) -> Contest | None:
-        """Find another agent that has the id or the rank with which this one joins; None: there is
-        no such agent."""
+        """Find another agent that has the id or the rank with which this one joins.
+
+        None: there is no such agent.
+        """
         holder = self._by_rank.get(join.candidate.node_rank)
         if holder is not None and holder != ref:
             return Contest(ref, join, holder, is_of_rank=True)
@@ -171,7 +180,7 @@ class NodeNames:
         return None
 
     def has(self, contest: Contest) -> bool:
-        """The holder of this contest still has the id or the rank."""
+        """Return whether the holder of this contest still has the id or the rank."""
         if contest.is_of_rank:
             return self._by_rank.get(contest.join.candidate.node_rank) == contest.holder
         return self._by_id.get(contest.holder.node_id) == contest.holder

@@ -41,7 +41,7 @@ class BindingImpossible(Exception):
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """The kernel's `0-3,8,10-11`; empty for an empty list. Raises ValueError."""
+    """Return the kernel's `0-3,8,10-11`; empty for an empty list. Raises ValueError."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         if part:
@@ -51,8 +51,11 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def spread(cpus: Sequence[Cpu], workers: int) -> list[int]:
-    """Homes without GPUs: the cores in order of NUMA nodes are cut into equal shares, and a worker
-    is at home where the middle of its share lies."""
+    """Return the homes of workers without GPUs.
+
+    The cores in order of NUMA nodes are cut into equal shares, and a worker is at home where the
+    middle of its share lies.
+    """
     nodes = sorted({(cpu.node, cpu.core) for cpu in cpus})
     return [nodes[(2 * i + 1) * len(nodes) // (2 * workers)][0] for i in range(workers)]
 
@@ -60,7 +63,7 @@ def spread(cpus: Sequence[Cpu], workers: int) -> list[int]:
 def bind(
     cpus: Sequence[Cpu], mode: AffinityMode, homes: Sequence[int], workers: int
 ) -> list[frozenset[int]]:
-    """The CPUs of each worker, by local rank. Pure.
+    """Return the CPUs of each worker, by local rank. Pure.
 
     `homes` has the NUMA node of every GPU that is visible, of which the first `workers` are used.
     Raises BindingImpossible.
@@ -119,7 +122,10 @@ def _shares(home: int, of_home: Sequence[Cpu], slots: int) -> list[list[Cpu]]:
 
 
 def _complexes(of_home: Sequence[Cpu]) -> list[list[Cpu]]:
-    """The largest first: one that is cut down by a limit on this agent is the last choice."""
+    """Return the groups of CPUs with one cache, the largest first.
+
+    One that is cut down by a limit on this agent is the last choice.
+    """
     by_cache: dict[int, list[Cpu]] = {}
     for cpu in of_home:
         by_cache.setdefault(cpu.cache, []).append(cpu)

@@ -58,13 +58,15 @@ class EventKind(Struct, frozen=True, eq=False):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the event tells of something that went wrong, and that neither a person nor a
-        plan wanted."""
+        """Whether the event tells of something that went wrong.
+
+        And that neither a person nor a plan wanted.
+        """
         is_said_elsewhere = self.reported_by is ReportedBy.HOST_TO_HANDLERS
         return self.level >= Level.WARNING and (self.quiet or is_said_elsewhere)
 
     def __call__(self, text: str = "", /, *, node_id: str = "", **fields: object) -> Record:
-        """The record of one event of this kind; `node_id`: the node that it is about."""
+        """Return the record of one event of this kind; `node_id`: the node that it is about."""
         return Record(self, self.words.format(text, named=named, **fields), node_id)
 
 
@@ -101,7 +103,7 @@ def _hosted(name: str, about: str, words: str = "{}", *, quiet: bool = True) -> 
 def _for_handlers(
     name: str, about: str, words: str = "{}", level: Level = Level.WARNING
 ) -> EventKind:
-    """Every node prints the same in other words; event handlers get it from the host."""
+    """Return every node prints the same in other words; event handlers get it from the host."""
     by = ReportedBy.HOST_TO_HANDLERS
     return EventKind(name, about, words, level, quiet=False, reported_by=by)
 

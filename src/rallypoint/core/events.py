@@ -79,8 +79,10 @@ class RoundReleased(Struct, frozen=True):
 
 
 class GrowthReady(Struct, frozen=True):
-    """The workers of this round have saved a checkpoint for late nodes, and may have ended for it:
-    the round ends, even if those have gone since."""
+    """The workers of this round have saved a checkpoint for late nodes.
+
+    They may have ended for it: the round ends, even if those have gone since.
+    """
 
     round: int
 
@@ -118,8 +120,10 @@ class NodeSucceeded(Struct, frozen=True):
 
 
 class NodeProven(Struct, frozen=True):
-    """A late node has shown that its machine can start workers. `unreached`: why it did not reach
-    the store of this round; empty: it did."""
+    """A late node has shown that its machine can start workers.
+
+    `unreached`: why it did not reach the store of this round; empty: it did.
+    """
 
     ref: NodeRef
     round: int
@@ -236,8 +240,10 @@ class WorldSucceeded(Struct, frozen=True):
 
 
 class ExpelNode(Struct, frozen=True):
-    """Tell an incarnation that it is no longer part of the job. `final`: and it must not come
-    back."""
+    """Tell an incarnation that it is no longer part of the job.
+
+    `final`: and it must not come back.
+    """
 
     ref: NodeRef
     why: str
@@ -253,8 +259,10 @@ class RefuseNode(Struct, frozen=True):
 
 
 class ProveNode(Struct, frozen=True):
-    """Before a round may end for this node, it must show that it can start workers and reach the
-    store of the round that runs; answered by `NodeProven`."""
+    """Ask a node to prove that it can start workers and reach the store of the round that runs.
+
+    Before a round may end for it; answered by `NodeProven`.
+    """
 
     ref: NodeRef
 

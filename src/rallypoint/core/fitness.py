@@ -68,7 +68,10 @@ EXCLUDED = "a person excluded it (rallypoint nodes exclude)"
 
 
 def machine_of(member: RoundMember) -> str:
-    """The name of the machine that a member runs on; without one, the node id stands for it."""
+    """Return the name of the machine that a member runs on.
+
+    Without one, the node id stands for it.
+    """
     return member.candidate.machine or member.ref.node_id
 
 
@@ -76,8 +79,11 @@ def machine_of(member: RoundMember) -> str:
 
 
 def may_take_part(state: RoundState, member: RoundMember) -> bool:
-    """Whether a member is a candidate of the next round. One that may not is needed all the same
-    when too few others have come (`round.py`), unless `is_barred`."""
+    """Return whether a member is a candidate of the next round.
+
+    One that may not is needed all the same when too few others have come (`round.py`), unless
+    `is_barred`.
+    """
     if not member.is_proven:
         return False
     known = state.fitness.machines.get(machine_of(member))
@@ -87,19 +93,19 @@ def may_take_part(state: RoundState, member: RoundMember) -> bool:
 
 
 def is_barred(state: RoundState, member: RoundMember) -> bool:
-    """Whether a member may not even take part when it is needed."""
+    """Return whether a member may not even take part when it is needed."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is not None and known.is_excluded) or _is_cut_off(state, member)
 
 
 def is_trusted(state: RoundState, member: RoundMember) -> bool:
-    """Whether a round that runs may end in order to admit this member."""
+    """Return whether a round that runs may end in order to admit this member."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is None or not known.step) and may_take_part(state, member)
 
 
 def _is_cut_off(state: RoundState, member: RoundMember) -> bool:
-    """Whether a member did not reach the round store of a node that may be rank 0 again."""
+    """Return whether a member did not reach the round store of a node that may be rank 0 again."""
     bad = state.bad_routes.get(member.ref.node_id)
     if bad is None or bad.hold is None:
         return False
@@ -108,7 +114,7 @@ def _is_cut_off(state: RoundState, member: RoundMember) -> bool:
 
 
 def cut_off_nodes(state: RoundState) -> tuple[str, ...]:
-    """The ids of all members with a bad route, sorted. O(bad routes)."""
+    """Return the ids of all members with a bad route, sorted. O(bad routes)."""
     here = (state.members.get(node_id) for node_id in state.bad_routes)
     return tuple(sorted(m.ref.node_id for m in here if m is not None and _is_cut_off(state, m)))
 
@@ -131,8 +137,10 @@ def minimum_remains(state: RoundState, without: str) -> bool:
 
 
 def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
-    """The node of a rank 0 has gone: the members that did not reach its store and may take part
-    now."""
+    """Return the members that did not reach the store of a rank 0 that has gone.
+
+    They may take part now.
+    """
     if state.phase is RoundPhase.ACTIVE:
         return []
     here = (
@@ -142,8 +150,10 @@ def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
 
 
 def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
-    """Expel the nodes that failed to enrol, and remember which node may not be rank 0. The round
-    has been ended before."""
+    """Expel the nodes that failed to enrol, and remember which node may not be rank 0.
+
+    The round has been ended before.
+    """
     if event.passed_over:
         state.passed_over.append(event.passed_over)
     host = NodeRef(state.world[0].node_id, state.world[0].incarnation)
@@ -185,7 +195,7 @@ def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: s
 
 
 def length_s(state: RoundState, step: int) -> float:
-    """The length of a quarantine."""
+    """Return the length of a quarantine."""
     return min(state.settings.lease_s * FIRST_LEASES * 2.0 ** min(step - 1, 30), QUARANTINE_MAX_S)
 
 
@@ -204,8 +214,10 @@ def _forget_oldest(fitness: Fitness) -> None:
 
 
 def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
-    """A node did not reach the round store on this host: hold it back, twice as long as the last
-    time."""
+    """Hold back a node that did not reach the round store on this host.
+
+    Twice as long as the last time.
+    """
     state.fitness.changes += 1
     before = state.bad_routes.pop(node_id, None)
     failures = 1 if before is None else before.failures + 1
@@ -217,8 +229,11 @@ def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
 
 
 def quarantine_over(state: RoundState, number: int) -> str | None:
-    """The quarantine of this number has ended. Returns the machine, or the id of the node with the
-    bad route; None: it is not under way any more."""
+    """Note that the quarantine of this number has ended.
+
+    Returns the machine, or the id of the node with the bad route; None: it is not under way any
+    more.
+    """
     for machine, known in state.fitness.machines.items():
         if known.hold is not None and known.hold.number == number:
             known.hold = None
@@ -231,7 +246,7 @@ def quarantine_over(state: RoundState, number: int) -> str | None:
 
 
 def healthy_hour(state: RoundState, machine: str) -> None:
-    """A node of this machine was in the job for an hour, and was not lost meanwhile."""
+    """Note that a node of this machine was in the job for an hour, and was not lost meanwhile."""
     known = state.fitness.machines.get(machine)
     if known is None:
         return
@@ -244,7 +259,7 @@ def healthy_hour(state: RoundState, machine: str) -> None:
 
 
 def exclude(state: RoundState, machine: str, node_id: str) -> None:
-    """A person wants this machine in no round any more."""
+    """Exclude this machine from all rounds, as a person wants."""
     fitness = state.fitness
     known = fitness.machines.get(machine) or BadMachine(node_id, Why.PERSON, EXCLUDED)
     known.node_id = node_id
@@ -256,8 +271,10 @@ def exclude(state: RoundState, machine: str, node_id: str) -> None:
 
 
 def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
-    """A person trusts this machine again, and the route of this node. Returns whether anything was
-    known of them."""
+    """Return whether a person trusts this machine again, and the route of this node.
+
+    Returns whether anything was known of them.
+    """
     fitness = state.fitness
     fitness.changes += 1
     fitness.failures = [each for each in fitness.failures if each.machine != machine]
@@ -270,8 +287,11 @@ def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
 
 
 def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
-    """A participant of the round that has just ended was lost, or one of its own processes that
-    others need. Returns whether the job has now lost nodes more often than it allows."""
+    """Count the loss of a participant of the round that has just ended.
+
+    Or of one of its processes that others need. Returns whether the job has now lost nodes more
+    often than it allows.
+    """
     fitness = state.fitness
     fitness.loss_count += 1
     fitness.recent_losses.append(Loss(fitness.loss_count, machine))
@@ -285,8 +305,11 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
 
 
 def count_round(state: RoundState, machine: str = "") -> bool:
-    """Count that the round that has just ended has lost nodes, also if it had ended for another
-    reason before. Each round counts once. Returns whether that was once too often."""
+    """Count that the round that has just ended has lost nodes.
+
+    Also if it had ended for another reason before. Each round counts once. Returns whether that was
+    once too often.
+    """
     fitness, ended = state.fitness, state.round - 1
     if ended in state.lossy_rounds:
         return False
@@ -305,7 +328,7 @@ def forget_loss(state: RoundState, loss_id: str) -> None:
 
 
 def forget_lossy_round(state: RoundState, round_: int) -> None:
-    """An hour has passed since."""
+    """Forget a round with losses: an hour has passed since."""
     state.lossy_rounds = [lossy for lossy in state.lossy_rounds if lossy != round_]
     state.fitness.lossy_machines.pop(round_, None)
 
@@ -314,7 +337,7 @@ def forget_lossy_round(state: RoundState, round_: int) -> None:
 
 
 def formed(state: RoundState) -> None:
-    """A world was formed: its machines that are new to it are on probation."""
+    """Note that a world was formed: its machines that are new to it are on probation."""
     fitness = state.fitness
     fitness.is_over = fitness.has_stepped = False
     here = _machines_of_world(state)
@@ -333,13 +356,13 @@ def stepped(state: RoundState, round_: int) -> None:
 
 
 def minute_over(state: RoundState) -> None:
-    """The workers of the active round have run for a minute."""
+    """Note that the workers of the active round have run for a minute."""
     state.fitness.is_over = True
     _pass(state)
 
 
 def _pass(state: RoundState) -> None:
-    """The active round, and with it each machine in it, has passed its probation, if it has."""
+    """Note that the active round, and each machine in it, has passed its probation, if it has."""
     fitness = state.fitness
     if fitness.is_over and (fitness.has_stepped or not fitness.reports_steps):
         fitness.passed_round = state.round
@@ -348,8 +371,10 @@ def _pass(state: RoundState) -> None:
 
 
 def taken_over(state: RoundState) -> None:
-    """Another coordinator has learnt from the nodes which world there is: the machines that were on
-    no probation are those of a round that has passed."""
+    """Note that another coordinator has learnt from the nodes which world there is.
+
+    The machines that were on no probation are those of a round that has passed.
+    """
     fitness = state.fitness
     if fitness.passed_round >= 0:
         fitness.passed_world = _machines_of_world(state) - fitness.trial
@@ -379,8 +404,11 @@ class Judgement(Struct, frozen=True):
 def judge(
     state: RoundState, failure: Failure, node_id: str, *, is_everywhere: bool = False
 ) -> Judgement:
-    """Decide whether a failure is the program's or its machine's. `failure`: without what follows
-    from it. `is_everywhere`: workers on another machine failed alike in the same round. O(N)."""
+    """Decide whether a failure is the program's or its machine's.
+
+    `failure`: without what follows from it. `is_everywhere`: workers on another machine failed
+    alike in the same round. O(N).
+    """
     fitness, machine = state.fitness, failure.machine
     alike = [each for each in fitness.failures if each.digest == failure.digest]
     machines = {each.machine for each in fitness.failures} | {machine}
@@ -417,8 +445,11 @@ def judge(
 
 
 def _held(alike: Sequence[Failure], failure: Failure, *, in_any_place: bool) -> Failure | None:
-    """Return the newest of these failures that has held a machine back, if this one has failed in
-    the place of that machine. `in_any_place`: or elsewhere, since the program is at fault."""
+    """Return the newest of these failures that has held a machine back.
+
+    If this one has failed in the place of that machine. `in_any_place`: or elsewhere, since the
+    program is at fault.
+    """
     for each in reversed(alike):
         is_place = failure.rank == each.rank or failure.group_rank == each.group_rank
         is_its_place = each.machine != failure.machine and is_place
@@ -445,7 +476,7 @@ def _forget_if_good(state: RoundState, machine: str) -> None:
 
 
 def forget_failure(state: RoundState, failure_id: str) -> None:
-    """An hour has passed since."""
+    """Forget a failure: an hour has passed since."""
     fitness = state.fitness
     fitness.failures = [each for each in fitness.failures if str(each.id) != failure_id]
 
@@ -454,8 +485,10 @@ def forget_failure(state: RoundState, failure_id: str) -> None:
 
 
 def why_held_back(state: RoundState, node_id: str) -> str:
-    """Why a node takes part in no round, or ends none, and for how long in all; empty: it is
-    trusted. The text stays the same meanwhile. O(1)."""
+    """Return why a node takes part in no round, or ends none, and for how long in all.
+
+    Empty: it is trusted. The text stays the same meanwhile. O(1).
+    """
     member = state.members.get(node_id)
     if member is None:
         return ""
@@ -477,7 +510,7 @@ def why_held_back(state: RoundState, node_id: str) -> str:
 
 
 def held_text(known: BadMachine) -> str:
-    """How long a machine is held back, from when that began, and why."""
+    """Return how long a machine is held back, from when that began, and why."""
     assert known.hold is not None
     return f"node {known.node_id} is held back for {_length(known.hold)} s: {known.why}"
 
@@ -504,7 +537,7 @@ class HeldBack(Struct, frozen=True):
 
 
 def held_back(state: RoundState) -> list[HeldBack]:
-    """All machines that are held back. O(machines that are not trusted)."""
+    """Return all machines that are held back. O(machines that are not trusted)."""
     fitness, found = state.fitness, []
     for machine, known in fitness.machines.items():
         member = state.members.get(known.node_id)

@@ -28,8 +28,11 @@ class Why(StrEnum):
 
 
 class Hold(Struct, array_like=True):
-    """A quarantine. Times are seconds on the host's clock; in a record, seconds after it was
-    written, and before that below 0."""
+    """A quarantine.
+
+    Times are seconds on the host's clock; in a record, seconds after it was written, and before
+    that below 0.
+    """
 
     number: int
     since: float
@@ -129,8 +132,10 @@ def timers_wanted(
     lossy_rounds: Iterable[int],
     members: Container[str],
 ) -> dict[Timer, float]:
-    """The waits that the machines ask for, in seconds. `members`: the ids of the nodes that are
-    here. O(number of timers)."""
+    """Note that the waits that the machines ask for, in seconds.
+
+    `members`: the ids of the nodes that are here. O(number of timers).
+    """
     wanted: dict[Timer, float] = {}
     for round_ in lossy_rounds:
         wanted[Timer(TimerKind.LOSS_HOUR, round_)] = HOUR_S
@@ -152,19 +157,19 @@ def timers_wanted(
 
 
 def left_s(fitness: Fitness, hold: Hold) -> float:
-    """How much longer this quarantine lasts, in seconds."""
+    """Return how much longer this quarantine lasts, in seconds."""
     return max(hold.until - fitness.now, 0.0)
 
 
 def relative(fitness: Fitness, hold: Hold | None) -> Hold | None:
-    """The same in seconds from now, as a record has it."""
+    """Return the same in seconds from now, as a record has it."""
     if hold is None:
         return None
     return Hold(hold.number, min(hold.since - fitness.now, 0.0), left_s(fitness, hold))
 
 
 def begin(fitness: Fitness, bad_routes: dict[str, BadRoute], at: float) -> None:
-    """The host says for the first time what time it is: date what a record had in seconds."""
+    """Date what a record had in seconds, when the host tells the time first."""
     holds = [known.hold for known in fitness.machines.values()]
     holds += [bad.hold for bad in bad_routes.values()]
     for hold in holds:

@@ -48,7 +48,7 @@ class WorkerProgress(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """What is known of a worker that still has to make progress. Seconds."""
+    """The progress of a worker that still has to make some. Seconds."""
 
     local_rank: int
     step: int | None
@@ -58,7 +58,7 @@ class Told(Struct, frozen=True):
     is_timed: bool
     """How long a step takes is known."""
     phase: str
-    """As the script names it; empty: it is in none."""
+    """The phase as the script names it; empty: it is in none."""
     phase_age_s: float
     """Since a phase of it last began or ended; infinite: none has."""
 
@@ -104,13 +104,15 @@ class Inquiry(Struct):
 
 
 def own_limit_s(settings: SharedSettings, phase: str) -> float | None:
-    """The limit of this phase; None: it has none of its own."""
+    """Return the limit of this phase; None: it has none of its own."""
     return dict(settings.hang_phases).get(phase)
 
 
 def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerProgress | None:
-    """The worker as it is watched; None: it may be one that never tells its steps. `in_start`: no
-    worker of its node has told any."""
+    """Return the worker as it is watched; None: it may be one that never tells its steps.
+
+    `in_start`: no worker of its node has told any.
+    """
     own_s, phase = own_limit_s(settings, told.phase), told.phase
     silent_s = min(told.age_s, told.phase_age_s)
     if told.step is not None:
@@ -134,7 +136,7 @@ def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -
 
 
 def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
-    """Those of these workers that have reported no progress for too long."""
+    """Return the workers that have reported no progress for too long."""
     return [worker for worker in workers if worker.is_timed and worker.silent_s >= worker.limit_s]
 
 
@@ -142,7 +144,8 @@ def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> 
     """After how long a worker may have become a suspect; None: not before one reports progress.
 
     With limits of phases it is never longer than the shortest limit: nobody tells of a phase that
-    begins, and who looks so often finds it before its time is over."""
+    begins, and who looks so often finds it before its time is over.
+    """
     if found := suspects(workers):
         return LOOK_AGAIN_SHARE * min(worker.limit_s for worker in found)
     waits_s = [worker.limit_s - worker.silent_s for worker in workers if worker.is_timed]
@@ -152,14 +155,15 @@ def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> 
 
 
 def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
-    """The one to report: the smallest step of those that reported nothing lately."""
+    """Return the one to report: the smallest step of those that reported nothing lately."""
     silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * worker.limit_s]
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
     """The node and the worker of `workers` that hang; None when all have made progress since, or
-    may wait for one of them."""
+    may wait for one of them.
+    """
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if any(one.known for one in found):
         # Ranks that tell no steps don't hang in their start where others have made some.

@@ -163,8 +163,10 @@ def observe(job: JobState, at: float) -> None:
 
 
 def heard(job: JobState, node_id: str, progress: NodeProgress | None, at: float) -> None:
-    """Apply a heartbeat. `progress`: how far workers are; None: unknown. O(1), but for the first
-    step of a round."""
+    """Apply a heartbeat.
+
+    `progress`: how far workers are; None: unknown. O(1), but for the first step of a round.
+    """
     observe(job, at)
     if progress is None:
         return
@@ -175,8 +177,10 @@ def heard(job: JobState, node_id: str, progress: NodeProgress | None, at: float)
 
 
 def progressed(job: JobState, named: Stamp, furthest: int) -> None:
-    """Workers have reported this step in this round; -1: none. O(1), but for the first step of a
-    round."""
+    """Workers have reported this step in this round; -1: none.
+
+    O(1), but for the first step of a round.
+    """
     if furthest >= 0 and named.incarnation == job.incarnation:
         fitness.stepped(job.round, named.round)
 
@@ -196,7 +200,7 @@ def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
 
 
 def _is_of_this_life(job: JobState, report: Report) -> bool:
-    """A report about a round of another life of the job is void."""
+    """Return whether a report about a round of another life of the job is void."""
     return isinstance(report, _OF_NO_ROUND) or report.stamp.incarnation == job.incarnation
 
 
@@ -300,7 +304,7 @@ def _succeeded(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """Every wait that the state asks for, with its length in seconds."""
+    """Return every wait that the state asks for, with its length in seconds."""
     if job.verdict is not None:
         return {}
     wanted = round_state.timers_wanted(job.round)
@@ -320,7 +324,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
 
 
 def _is_ending(job: JobState) -> bool:
-    """The time of the job is over, and a last checkpoint is awaited."""
+    """Return whether the time of the job is over, and a last checkpoint is awaited."""
     return job.notice is not None and job.notice.then.ends
 
 
@@ -348,8 +352,10 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
 
 
 def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
-    """Whether an agent that resumes its session may do what it claims to do. False: it is in a
-    round that this job has never formed, or not with this node."""
+    """Return whether an agent that resumes its session may do what it claims to do.
+
+    False: it is in a round that this job has never formed, or not with this node.
+    """
     if claim.doing not in _IN_A_ROUND or job.verdict is not None:
         return True
     if claim.stamp is None or not is_member(job, ref):
@@ -391,7 +397,7 @@ def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobE
 
 
 def _ranked(job: JobState, ref: NodeRef, report: Failed) -> list[WorkerExit]:
-    """The failures of workers that this node has. Which ranks they are its world says."""
+    """Return the failures of workers that this node has. Which ranks they are its world says."""
     node_id = ref.node_id
     first, workers = job.assigned[node_id].base_rank, job.round.members[node_id].candidate.workers
     own = (failure for failure in report.failures if 0 <= failure.local_rank < workers)
@@ -410,7 +416,8 @@ def _hang_suspected(
     job: JobState, suspect: NodeRef, report: HangSuspected, at: float
 ) -> list[JobEffect]:
     """Ask every node, unless that is under way, or the round is about to end anyway, or a worker
-    may take longer than others, which wait for it."""
+    may take longer than others, which wait for it.
+    """
     state, notice, named = job.round, job.notice, report.stamp
     if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):
         return []
@@ -436,7 +443,7 @@ def _hang_suspected(
 def _stacks_collected(
     job: JobState, ref: NodeRef, report: StacksCollected, at: float
 ) -> list[JobEffect]:
-    """One node has answered; when all have, one worker is blamed, or none."""
+    """Note that one node has answered; when all have, one worker is blamed, or none."""
     inquiry = _inquiry(job)
     if inquiry is None or report.number != inquiry.number:
         return []
@@ -471,7 +478,7 @@ def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _inquiry(job: JobState) -> hang.Inquiry | None:
-    """The one that is under way, in a round that is."""
+    """Return the one that is under way, in a round that is."""
     inquiry = job.inquiry
     return inquiry if inquiry is not None and is_active(job.round, inquiry.round) else None
 
@@ -488,7 +495,7 @@ def _takes_part(job: JobState, ref: NodeRef) -> bool:
 
 
 def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
-    """The round is running, or ended and not judged yet, and the node took part in it."""
+    """Return whether the round is running, or ended and not judged yet, and has the node."""
     if not is_member(job, ref):
         return False
     state, member = job.round, job.round.members[ref.node_id]

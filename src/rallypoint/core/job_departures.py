@@ -42,7 +42,7 @@ DRAIN_WINDOW_S = 3.0
 
 
 def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffect]:
-    """A node was told to go: ask for a checkpoint if its workers run, else let it go at once."""
+    """Let a node go that was told to: ask for a checkpoint if its workers run."""
     node_id = ref.node_id
     member = job.round.members.get(node_id)
     if member is None or member.ref != ref or member.state is MemberState.LEAVING:
@@ -122,12 +122,12 @@ def _open_notice(
 
 
 def leave_now(job: JobState, ref: NodeRef) -> ToNode:
-    """The order to a node that drains to stop its workers."""
+    """Return the order to a node that drains to stop its workers."""
     return ToNode(ref, LeaveNow(stamp(job)))
 
 
 def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) -> ToNode:
-    """The question to one node."""
+    """Return the question to one node."""
     left_s = None if notice.until == inf else max(0.0, notice.until - at)
     named = stamp(job, notice.round)
     asked = CheckpointWanted(named, notice.number, notice.then.kind, notice.reason, left_s)
@@ -135,7 +135,7 @@ def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) 
 
 
 def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float) -> list[JobEffect]:
-    """One node is ready."""
+    """Note that one node is ready."""
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:
         return []
@@ -152,8 +152,10 @@ def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float)
 
 
 def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect]:
-    """Workers that exit with 0 while a checkpoint is asked for, exit because of that (A4). Only if
-    all do while nobody has saved one since, the job has come to its end."""
+    """Workers that exit with 0 while a checkpoint is asked for, exit because of that (A4).
+
+    Only if all do while nobody has saved one since, the job has come to its end.
+    """
     notice = job.notice
     assert notice is not None
     node_id = event.ref.node_id
@@ -185,7 +187,10 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
 
 
 def time_is_over(job: JobState, at: float) -> list[JobEffect]:
-    """The job has run for `--max-runtime`: ask for a last checkpoint where workers run, and end."""
+    """End the job, which has run for `--max-runtime`, after a last checkpoint.
+
+    Where workers run.
+    """
     length = words.brief_seconds(job.round.settings.max_runtime_s)
     text = f"it has run for {length} s ({named.max_runtime})"
     notice = job.notice
@@ -199,7 +204,7 @@ def time_is_over(job: JobState, at: float) -> list[JobEffect]:
 
 
 def keep_notice(job: JobState, at: float) -> list[JobEffect]:
-    """A notice ends with its round; one to grow is opened when somebody waits, and only then."""
+    """End a notice with its round; open one to grow when a node waits, and only then."""
     keep_save(job)
     notice, state = job.notice, job.round
     if job.verdict is not None:
@@ -226,7 +231,7 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
 
 
 def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> list[JobEffect]:
-    """A node is gone, that may have been told to go, or that has succeeded."""
+    """Note that a node is gone, that may have been told to go, or that has succeeded."""
     ref = event.ref
     if not isinstance(event, SessionLost) or event.why in DEATHS:
         job.stopped.add(ref.incarnation)
@@ -238,8 +243,10 @@ def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> l
 
 
 def _withdraw(job: JobState, at: float) -> list[JobEffect]:
-    """The notice ends and the round goes on: what was held back counts. Nothing is done for a
-    notice with which the round is going to end."""
+    """Note that the notice ends and the round goes on: what was held back counts.
+
+    Nothing is done for a notice with which the round is going to end.
+    """
     notice = job.notice
     if notice is None or not notice.may_be_withdrawn:
         return []
@@ -258,8 +265,10 @@ def _withdraw(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
-    """A checkpoint was saved for a notice that was withdrawn: the workers may end, or have ended,
-    because of it. So the round ends with it all the same."""
+    """End the round for a checkpoint that was saved for a withdrawn notice.
+
+    The workers may end, or have ended, because of it.
+    """
     notice = job.notice
     if notice is None:
         return run_round(job, GrowthReady(round_), at)
@@ -268,20 +277,20 @@ def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def is_leaver(job: JobState, ref: NodeRef) -> bool:
-    """Whether the node has been told to go, and waits for its workers' checkpoint."""
+    """Return whether the node has been told to go, and waits for its workers' checkpoint."""
     leaver = job.notice.leavers.get(ref.node_id) if job.notice is not None else None
     return leaver is not None and leaver.ref == ref
 
 
 def is_leaving(job: JobState, ref: NodeRef) -> bool:
-    """Whether the node has been told to go, and the job knows."""
+    """Return whether the node has been told to go, and the job knows."""
     member = job.round.members.get(ref.node_id)
     gone = member is not None and member.ref == ref and member.state is MemberState.LEAVING
     return gone or is_leaver(job, ref)
 
 
 def is_collateral(job: JobState, happened_at: float) -> bool:
-    """A worker failed because a drain has begun, of whatever node (behaviour A5)."""
+    """Return whether a worker failed because a drain has begun, of whatever node (behaviour A5)."""
     notice = job.notice
     if notice is None or not notice.then.leaves:
         return False
@@ -289,5 +298,5 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
-    """The coordinator goes with its node."""
+    """Note that the coordinator goes with its node."""
     return why if alone else f"node {ref}, {words.HOST_LEAVES}: {why}"

@@ -28,7 +28,7 @@ MOST_MIN = 2
 
 
 def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEffect]:
-    """A node has reached the store; when all have, they start."""
+    """Note that a node has reached the store; when all have, they start."""
     if not _is_awaited(job, ref, round_):
         return []
     state = job.round
@@ -44,7 +44,7 @@ def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEff
 
 
 def failed(job: JobState, ref: NodeRef, report: NotEnrolled, at: float) -> list[JobEffect]:
-    """A node can't reach the store."""
+    """Note that a node can't reach the store."""
     if not _is_awaited(job, ref, report.stamp.round):
         return []
     job.enrolled.discard(ref.node_id)
@@ -53,7 +53,7 @@ def failed(job: JobState, ref: NodeRef, report: NotEnrolled, at: float) -> list[
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """How long the nodes may take to be ready, and to fail once one has failed."""
+    """Return how long the nodes may take to be ready, and to fail once one has failed."""
     state = job.round
     if job.started or state.phase is not RoundPhase.ACTIVE:
         return {}
@@ -64,7 +64,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
 
 
 def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
-    """One of these waits has ended."""
+    """Note that one of these waits has ended."""
     if timer not in timers_wanted(job):
         return []
     if timer.kind is TimerKind.ENROLMENT or job.unreached:
@@ -82,7 +82,7 @@ def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
 
 
 def _is_awaited(job: JobState, ref: NodeRef, round_: int) -> bool:
-    """Whether the node takes part in the round, which has not started."""
+    """Return whether the node takes part in the round, which has not started."""
     if not is_active(job.round, round_) or job.started or not is_member(job, ref):
         return False
     return job.round.members[ref.node_id].state is MemberState.RUNNING
@@ -112,7 +112,7 @@ def _judge(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _ranks_are_fixed(job: JobState) -> bool:
-    """Whether no node can take another's place."""
+    """Return whether no node can take another's place."""
     world = (job.round.members[entry.node_id] for entry in job.round.world)
     return job.round.settings.static or all(x.candidate.node_rank >= 0 for x in world)
 

@@ -1,5 +1,7 @@
-"""A job against machines that are not fit (behaviour A11): newcomers prove themselves,
-nodes that can't start workers leave, and a failure is judged for its machine. Pure.
+"""A job against machines that are not fit (behaviour A11). Pure.
+
+Newcomers prove themselves, nodes that can't start workers leave, and a failure is judged for its
+machine.
 
 `fitness.py` has the essay, and decides which machine is held back.
 """
@@ -21,7 +23,7 @@ PROBE_MAX_S = 10.0
 
 
 def name_of(state: RoundState, node_id: str) -> str:
-    """The machine of a node that is in the job, or was in the newest world."""
+    """Return the machine of a node that is in the job, or was in the newest world."""
     member = state.members.get(node_id)
     if member is not None:
         return machine_of(member)
@@ -33,8 +35,10 @@ def name_of(state: RoundState, node_id: str) -> str:
 
 
 def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """Ask a late node to show that it can start workers and reach the store of the round that
-    runs. An answer to an earlier question is void then."""
+    """Ask a late node to show that it can start workers and reach the store of the round that runs.
+
+    An answer to an earlier question is void then.
+    """
     place = next(iter(job.assigned.values()), None)
     if job.round.phase is not RoundPhase.ACTIVE or place is None:
         return []
@@ -49,9 +53,11 @@ def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def leaving(job: JobState) -> list[tuple[str, Lacking]]:
-    """The ids of the nodes that could not start workers for want of something on their machines,
-    and leave, or are gone already. If another machine has the same want, it is the job's failure,
-    and they stay. O(N), also where all machines lack the same."""
+    """Return the nodes that leave, or have gone, since their machines lack something.
+
+    They could not start workers. If another machine has the same want, it is the job's failure, and
+    they stay. O(N), also where all machines lack the same.
+    """
     machines: dict[Lacking, set[str]] = {}
     for node_id, lacking in job.lacking.items():
         machines.setdefault(lacking, set()).add(name_of(job.round, node_id))
@@ -90,7 +96,7 @@ def judge(job: JobState, cause: Cause) -> Judgement:
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """The minute after which a round may have passed its probation."""
+    """Return the minute after which a round may have passed its probation."""
     known, round_ = job.round.fitness, job.round.round
     waits = job.started and job.round.phase is RoundPhase.ACTIVE and not known.is_over
     if not waits or known.passed_round == round_:

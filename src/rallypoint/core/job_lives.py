@@ -174,8 +174,11 @@ class JobLives:
     """The lives of all jobs of one coordinator. What a method returns is to be done, in order."""
 
     def __init__(self, epoch: int, *, is_alone: bool = False, begins_anew: bool = True) -> None:
-        """`epoch`: the coordinator's own. `is_alone`: it hosts one job, and does not forget that.
-        `begins_anew`: it begins that more than once."""
+        """`epoch`: the coordinator's own.
+
+        `is_alone`: it hosts one job, and does not forget that. `begins_anew`: it begins that more
+        than once.
+        """
         self._epoch, self._is_alone, self._begins_anew = epoch, is_alone, begins_anew
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
@@ -208,8 +211,10 @@ class JobLives:
         *,
         differs: bool = False,
     ) -> list[LivesEffect]:
-        """An agent that no life knows has come; `differs`: with other settings than the present
-        life. Where it belongs is the last effect."""
+        """Note an agent that no life knows.
+
+        `differs`: with other settings than the present life. Where it belongs is the last effect.
+        """
         life = hosted.life
         if life is not None and not self._begins_anew:
             return [self.renumber(run_id, known, life, now)]
@@ -225,7 +230,7 @@ class JobLives:
         return [ComeAgain() if is_early else place]
 
     def forgotten(self, run_id: str, hosted: Hosted, now: float) -> list[LivesEffect]:
-        """The present life of this job, if there is one, is over."""
+        """Return the present life of this job, if there is one, is over."""
         if (life := hosted.life) is None:
             return []
         self._deserted.pop(run_id, None)
@@ -247,8 +252,10 @@ class JobLives:
         return [Forget(next(iter(self._deserted))) if self._deserted else NoRoom(text)]
 
     def used(self, run_id: str, agents: int, *, is_wanted: bool = True) -> list[LivesEffect]:
-        """Note how many agents take part in the present life of this job. `is_wanted`: somebody may
-        still ask here how it ended when no agent does."""
+        """Note how many agents take part in the present life of this job.
+
+        `is_wanted`: somebody may still ask here how it ended when no agent does.
+        """
         if agents:
             self._deserted.pop(run_id, None)
         elif not self._is_alone:
@@ -262,8 +269,10 @@ class JobLives:
             del self._early_deaths[next(iter(self._early_deaths))]
 
     def taken_over(self, run_id: str, unheard: int, wait_s: float) -> list[LivesEffect]:
-        """Note that this coordinator leads the job now, and has continued it. So many nodes of the
-        life before may run workers for so many seconds."""
+        """Note that this coordinator leads the job now, and has continued it.
+
+        So many nodes of the life before may run workers for so many seconds.
+        """
         if unheard:
             self._unheard[run_id] = unheard, wait_s
         told = tuple(place for run, place in self._early_deaths if run == run_id)
@@ -278,7 +287,7 @@ class JobLives:
         return []
 
     def wait_ended(self, wait: Wait, held: int) -> list[LivesEffect]:
-        """One of `waits` is over; `held`: as in `Hosted`."""
+        """Note that one of `waits` is over; `held`: as in `Hosted`."""
         if wait.is_for_nodes:
             del self._unheard[wait.run_id]
             return self.gone(wait.run_id, held)
@@ -293,7 +302,7 @@ class JobLives:
         return len(self._over)
 
     def first(self, wall_ms: int) -> int:
-        """The number of the first life of a job of which nobody knows anything."""
+        """Return the number of the first life of a job of which nobody knows anything."""
         self._newest = max(wall_ms, self._newest + 1)
         return self._newest
 
@@ -307,7 +316,7 @@ class JobLives:
     def place(
         self, run_id: str, known: Attachment | None, hosted: Life | None, now: float, wall_ms: int
     ) -> LifeDecision:
-        """Where an agent belongs that has no session. `known` is None for a fresh one."""
+        """Return where an agent belongs that has no session. `known` is None for a fresh one."""
         self._forget_old(now)
         if known is not None and (place := self._after_absence(run_id, known, hosted)) is not None:
             return place
@@ -340,7 +349,10 @@ class JobLives:
     def _after_absence(
         self, run_id: str, known: Attachment, hosted: Life | None
     ) -> TakePart | HearVerdict | None:
-        """The verdict of who took part before; None: its life goes on, or nobody knows of it."""
+        """Return the verdict for an agent that took part before.
+
+        None: its life continues, or is not known.
+        """
         is_hosted = hosted is not None and hosted.incarnation == known.incarnation
         found = None if is_hosted else self._over.get((run_id, known.incarnation))
         if found is not None and found.life.verdict is not None:

@@ -1,5 +1,6 @@
-"""Reports and requests about machines (behaviour A11): late nodes prove themselves, people
-exclude a machine and allow it again. Pure.
+"""Reports and requests about machines (behaviour A11). Pure.
+
+Late nodes prove themselves, people exclude a machine and allow it again.
 
 `fitness.py` has the essay, and decides which machine is held back.
 """
@@ -21,7 +22,7 @@ from rallypoint.core.round_state import MemberState, RoundState
 
 
 def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """The same for a node that may have missed the question."""
+    """Return the same for a node that may have missed the question."""
     member = job.round.members.get(ref.node_id)
     if member is None or member.is_proven or not is_member(job, ref):
         return []
@@ -29,7 +30,7 @@ def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def proved(job: JobState, ref: NodeRef, report: Proved, at: float) -> list[JobEffect]:
-    """A late node has answered. One that is not fit leaves by itself."""
+    """Note that a late node has answered. One that is not fit leaves by itself."""
     if job.proving.get(ref.node_id) != report.number or not is_member(job, ref):
         return []
     del job.proving[ref.node_id]
@@ -46,8 +47,10 @@ def proved(job: JobState, ref: NodeRef, report: Proved, at: float) -> list[JobEf
 
 
 def exclude(job: JobState, node_id: str, at: float) -> list[JobEffect]:
-    """A person wants the machine of this node in no round any more: nodes there that take part are
-    asked to leave."""
+    """Exclude the machine of this node from all rounds, as a person wants.
+
+    Nodes there that take part are asked to leave.
+    """
     machine = name_of(job.round, node_id)
     fitness.exclude(job.round, machine, node_id)
     effects: list[JobEffect] = [
@@ -70,7 +73,7 @@ def drain_excluded(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
-    """A person trusts the machine of this node again."""
+    """Return a person trusts the machine of this node again."""
     machine = held_machine(job.round, node_id)
     if not fitness.allow(job.round, machine, node_id):
         return []
@@ -83,8 +86,10 @@ def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
 
 
 def held_machine(state: RoundState, name: str) -> str:
-    """The machine that a person means by the id of a node, which may be gone, or by its own
-    name."""
+    """Return the machine that a person means by the id of a node, or by its own name.
+
+    The node may be gone.
+    """
     machines = state.fitness.machines
     if name in state.members or name in machines:
         return name if name in machines else machine_of(state.members[name])

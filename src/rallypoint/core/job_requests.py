@@ -1,7 +1,9 @@
-"""The requests of people to a running job: that it saves a checkpoint, begins another round, or
-ends (`rallypoint checkpoint`, `restart`, `cancel`), that a machine is excluded from it or allowed
-again, or that a node leaves it (`drain`). Pure. `step` decides whether that may be done, and tells
-people when it is done; `wants` is what the job's machine does about it.
+"""The requests of people to a running job. Pure.
+
+That it saves a checkpoint, begins another round, or ends (`rallypoint checkpoint`, `restart`,
+`cancel`), that a machine is excluded from it or allowed again, or that a node leaves it (`drain`).
+`step` decides whether that may be done, and tells people when it is done; `wants` is what the job's
+machine does about it.
 
 A checkpoint that a person asks for is not a notice (`checkpoint.py`): the round goes on. It is
 asked for under the same numbers, so that the answer to an older question is void; a notice that is
@@ -128,15 +130,18 @@ def step(state: Requests, event: RequestEvent, job: JobState) -> list[RequestEff
 
 
 def unknown(question: Ask, waits_for: str) -> str:
-    """Why this question about workers can't be answered by a coordinator that has just taken over
-    and does not know yet what runs; empty: it can. An answer that is followed waits for that."""
+    """Return why this question about workers can't be answered just after a takeover.
+
+    The coordinator does not know yet what runs; empty: it can. An answer that is followed waits for
+    that.
+    """
     if question.follow or question.subject not in _OF_WORKERS:
         return ""
     return f"it is not known yet what runs: the job waits for {waits_for}: {AGAIN}"
 
 
 def _why_not(job: JobState, event: Requested) -> str:
-    """Why a request can't be done; empty: it can."""
+    """Return why a request can't be done; empty: it can."""
     subject = event.question.subject
     if not event.is_ending and (text := refusal(job, subject, event.waits_for)):
         return text
@@ -149,8 +154,11 @@ def _why_not(job: JobState, event: Requested) -> str:
 
 
 def _begun(job: JobState, question: Ask) -> Request | None:
-    """Return the request that was begun before, if this one repeats it: its round has ended,
-    workers save a checkpoint just now, or the job has ended. None: do what is asked."""
+    """Return the request that was begun before, if this one repeats it.
+
+    Its round has ended, workers save a checkpoint just now, or the job has ended. None: do what is
+    asked.
+    """
     asked_in, subject = question.asked_in, question.subject
     if asked_in is None:
         return None
@@ -252,7 +260,10 @@ class Drains:
 def no_such_node(
     node_id: str, known: Iterable[str], verdict: Verdict | None, gone: str
 ) -> DrainAnswer:
-    """The answer to a person, which names the nodes that there are instead. `gone`: as there."""
+    """Return the answer to a person that names the nodes that there are instead.
+
+    `gone`: as there.
+    """
     found = names(tuple(sorted(known)))
     ended = f"the job has ended: {verdict.text}" if verdict else ""
     there_are = f"there are {found}" if found else ended or "the job has no nodes"
@@ -283,15 +294,17 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
 
 
 def of_other_life(job: JobState, request: Ask) -> str:
-    """Why a request that was made before is not done; empty: this is still the same life of the
-    job."""
+    """Return why a request that was made before is not done.
+
+    Empty: this is still the same life of the job.
+    """
     if request.asked_in is None or request.incarnation == job.incarnation:
         return ""
     return "the job has begun anew since this was asked for: it is not done to the new one"
 
 
 def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
-    """Why the machine of this node can't be excluded or allowed; empty: it can."""
+    """Return why the machine of this node can't be excluded or allowed; empty: it can."""
     state = job.round
     held = {each.node: each.machine for each in held_back(state)}
     is_held = node_id in held or node_id in held.values()
@@ -350,7 +363,7 @@ def _order(job: JobState, save: Save, ref: NodeRef) -> ToNode:
 
 
 def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:
-    """A node has answered, perhaps to what a person asked for."""
+    """Note that a node has answered, perhaps to what a person asked for."""
     save = job.save
     if save is None or (save.round, save.number) != (answer.stamp.round, answer.number):
         return []
@@ -366,7 +379,7 @@ def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEf
 
 
 def keep_save(job: JobState) -> None:
-    """The wait for a checkpoint ends with its round, and when another one is asked for."""
+    """Keep the wait for a checkpoint until its round ends, or another one is asked for."""
     save = job.save
     if save is None or save.is_over:
         return

@@ -55,7 +55,7 @@ from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 QUOTES = len('"",')
-"""That an address has around it in JSON."""
+"""The quotes and the comma around an address in JSON."""
 
 
 def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
@@ -75,7 +75,7 @@ def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
 
 
 def is_member(job: JobState, ref: NodeRef) -> bool:
-    """Whether this very incarnation takes part."""
+    """Return whether this very incarnation takes part."""
     member = job.round.members.get(ref.node_id)
     return member is not None and member.ref == ref
 
@@ -124,7 +124,7 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
 
 
 def former_life_gone(job: JobState, at: float) -> list[JobEffect]:
-    """The first round may be formed. What is held for another reason stays so."""
+    """Note that the first round may be formed. What is held for another reason stays so."""
     if not job.former:
         return []
     job.former = 0
@@ -166,7 +166,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
 def _assignments(
     formed: FormWorld, restart_count: int, why: str, after: EndKind | None
 ) -> dict[str, Assignment]:
-    """One assignment per node id. O(N) together, O(1) each."""
+    """Return one assignment per node id. O(N) together, O(1) each."""
     world = formed.world
     master = world[0].candidate
     world_size = sum(node.candidate.workers for node in world)
@@ -194,7 +194,7 @@ def _assignments(
 def _told_of_each_other(
     assigned: dict[str, Assignment], formed: FormWorld
 ) -> dict[str, Assignment]:
-    """The same with the address of each worker. O(N) each."""
+    """Return the same with the address of each worker. O(N) each."""
     addresses = tuple(
         str(Endpoint(node.candidate.address, port))
         for node in formed.world
@@ -227,7 +227,7 @@ def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
 
 
 def _is_hang(job: JobState, reason: EndReason) -> bool:
-    """The round was ended because a worker made no progress."""
+    """Return whether the round was ended because a worker made no progress."""
     ends = [report.failure for report in job.reports if report.node_id == reason.node_id]
     return any(one.code is None and one.signal is None and one.reason for one in ends)
 
@@ -253,9 +253,11 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def presumed_cause(job: JobState) -> Cause | None:
-    """Return the first cause of the end of a round that has not been judged yet, as far as it is
-    known: its nodes may still stop their workers. None: no round is ending, or neither a worker nor
-    a node is to blame."""
+    """Return the first cause of the end of a round that has not been judged yet.
+
+    As far as it is known: its nodes may still stop their workers. None: no round is ending, or
+    neither a worker nor a node is to blame.
+    """
     if job.end_reason is None or job.judged_round == job.round.round or job.verdict is not None:
         return None
     losses = job.losses
@@ -309,7 +311,7 @@ def _judge_without_failure(
 def _judge_failure(
     job: JobState, round_: int, cause: Cause, reach: restarts.StepReach, at: float
 ) -> list[JobEffect]:
-    """A worker is to blame: charge the budget, unless the machine alone is at fault."""
+    """Note that a worker is to blame: charge the budget, unless the machine alone is at fault."""
     assert job.end_reason is not None
     assert cause.failure is not None
     blame, said = causes.describe(cause), job.end_reason.text
@@ -354,8 +356,10 @@ def _released(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def _send_away(job: JobState, at: float) -> list[JobEffect]:
-    """Nodes that could not start workers for want of something on their machines leave, as long as
-    the minimum remains without them."""
+    """Send away nodes that could not start workers for want of something on their machines.
+
+    As long as the minimum remains without them.
+    """
     effects: list[JobEffect] = []
     for node_id, lacking in job_fitness.leaving(job):
         machine = job_fitness.name_of(job.round, node_id)
@@ -400,14 +404,14 @@ def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
 
 
 def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> str:
-    """Why a round is not formed yet."""
+    """Return why a round is not formed yet."""
     late = f"{len(delayed.late)} of {delayed.nodes} nodes have not stopped after"
     late += f" {delayed.after_s:g} s ({words.names(delayed.late)})"
     return f"{late}: waiting up to {settings.stop_patience_s:g} s more ({named.stop_patience})"
 
 
 def _too_many_lost(rounds: int, settings: SharedSettings) -> str:
-    """The job only burns its nodes."""
+    """Return the job only burns its nodes."""
     limit = settings.max_node_losses_per_hour
     ended = f"{words.count(rounds, 'round')} ended within an hour"
     why = "by the loss of nodes or of Rallypoint's own processes"

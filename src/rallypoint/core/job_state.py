@@ -163,7 +163,7 @@ class JobState(Struct):
     inquiry: Inquiry | None = None
     inquiries: int = 0
     phases: dict[str, WorkerPhase] = field(default_factory=dict)
-    """By node: workers that others may wait for."""
+    """The workers that others may wait for, by node."""
     no_progress: str = ""
     """How often the same has happened, if the job ends because of that."""
     verdict: Verdict | None = None
@@ -185,12 +185,12 @@ class JobState(Struct):
 
 
 def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> JobState:
-    """A job that nobody has joined yet. `former`: see there; ended by `FormerLifeGone`."""
+    """Return a job that nobody has joined yet. `former`: see there; ended by `FormerLifeGone`."""
     return JobState(RoundState(settings, held=former > 0), incarnation, former=former)
 
 
 def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) -> JobState:
-    """A job of which nothing is left but its verdict."""
+    """Return a job of which nothing is left but its verdict."""
     return JobState(RoundState(settings, RoundPhase.CLOSED), incarnation, verdict=verdict)
 
 
@@ -202,13 +202,15 @@ def renumber(job: JobState, incarnation: int) -> None:
 
 
 def stamp(job: JobState, round_: int | None = None) -> Stamp:
-    """The name of this round; by default of the present one."""
+    """Return the name of this round; by default of the present one."""
     return Stamp(job.incarnation, job.round.round if round_ is None else round_)
 
 
 def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
-    """No process of these places lives. A coordinator that takes over is to know that. What runs of
-    a member its own session tells."""
+    """No process of these places lives.
+
+    A coordinator that takes over is to know that. What runs of a member its own session tells.
+    """
     state = job.round
     newest = state.round if state.phase is RoundPhase.ACTIVE else state.round - 1
     for place in places:
@@ -226,7 +228,7 @@ def note_step(job: JobState, step: int) -> None:
 
 
 def note_loss(job: JobState, member: RoundMember, loss: NodeLoss) -> None:
-    """A member is lost."""
+    """Note that a member is lost."""
     if member.state not in (MemberState.RUNNING, MemberState.STOPPING):
         return
     if not member.succeeded:
@@ -236,14 +238,16 @@ def note_loss(job: JobState, member: RoundMember, loss: NodeLoss) -> None:
 
 
 def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
-    """The order that tells a node the verdict."""
+    """Return the order that tells a node the verdict."""
     assert job.verdict is not None
     return ToNode(ref, Ended(stamp(job, job.verdict.round), job.verdict))
 
 
 def status(job: JobState, node_id: str = "") -> JobStatus:
-    """Return the status that a person at this node is shown while waiting. O(1), but for a node
-    that is held back."""
+    """Return the status that a person at this node is shown while waiting.
+
+    O(1), but for a node that is held back.
+    """
     state = job.round
     active = state.phase is RoundPhase.ACTIVE
     return JobStatus(
@@ -261,15 +265,17 @@ def status(job: JobState, node_id: str = "") -> JobStatus:
 
 
 def workers_started(job: JobState, at: float) -> None:
-    """The workers of the newest round start now, perhaps the first ones of the job."""
+    """Note that the workers of the newest round start now, perhaps the first ones of the job."""
     job.started_at = at
     if job.ran_since is None:
         job.ran_since = at
 
 
 def time_run_s(job: JobState, at: float) -> float:
-    """How long the job has run since its first workers started, in seconds, also under earlier
-    coordinators; 0: no workers have started."""
+    """Return how long the job has run since its first workers started, in seconds.
+
+    Also under earlier coordinators; 0: no workers have started.
+    """
     return job.ran_s + (0.0 if job.ran_since is None else max(at - job.ran_since, 0.0))
 
 

@@ -26,12 +26,16 @@ _T = TypeVar("_T")
 
 
 class UnreadableJsonError(ValueError):
-    """Bytes are refused. The message is the reason, and follows the name of their source: `is not
-    JSON (...)`."""
+    """Bytes are refused.
+
+    The message is the reason, and follows the name of their source: `is not JSON (...)`.
+    """
 
     def __init__(self, why: str, *, is_text: bool = False) -> None:
-        """`is_text`: the bytes are text that begins as no object or array does, such as a web
-        page. The source is probably another program."""
+        """`is_text`: the bytes are text that begins as no object or array does, such as a web page.
+
+        The source is probably another program.
+        """
         super().__init__(why)
         self.is_text = is_text
 
@@ -69,8 +73,10 @@ def read_as(data: bytes | str, kind: type[_T], max_bytes: int = MAX_BYTES) -> _T
 
 
 def check_kind(value: object, kind: Any) -> None:
-    """See that a value that was read has this type, which msgspec knows. Raises
-    UnreadableJsonError."""
+    """See that a value that was read has this type, which msgspec knows.
+
+    Raises UnreadableJsonError.
+    """
     try:
         msgspec.convert(value, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -99,7 +105,10 @@ def _decoded(data: bytes | str, kind: Any, max_bytes: int) -> Any:
 
 
 def _check(value: object) -> None:
-    """Raises UnreadableJsonError for what msgspec takes and others that get the value do not."""
+    """Refuse what msgspec takes and others that get the value do not.
+
+    Raises UnreadableJsonError.
+    """
     level, depth = [value], 0
     while level:
         below: list[object] = []

@@ -32,7 +32,7 @@ def are_wanted(state: RoundState) -> bool:
 
 
 def may_be_admitted(state: RoundState) -> bool:
-    """A vacant place can be filled, or the job be full, or arrivals have settled."""
+    """Return whether a vacant place can be filled, or the job be full, or arrivals have settled."""
     if not are_wanted(state):
         return False
     size, waiting = len(state.world), state.eager_waiting
@@ -55,7 +55,7 @@ def seek_place(state: RoundState, member: RoundMember) -> None:
 
 
 def no_longer_waits(state: RoundState) -> None:
-    """A place that somebody waited for is free: the first who stands by waits for it. O(N)."""
+    """Let the first that stands by wait for a place that has become free. O(N)."""
     if not state.counts[MemberState.STANDBY] or not free_places(state):
         return
     spares = [m for m in state.members.values() if _is_spare(state, m)]
@@ -71,7 +71,7 @@ def machine_changed(state: RoundState, machine: str) -> None:
 
 
 def standing_changed(state: RoundState, member: RoundMember) -> None:
-    """A member may take part now, or may not any more, or is trusted again."""
+    """Note that a member may take part now, or may not any more, or is trusted again."""
     may = may_take_part(state, member) or (state.is_short and not is_barred(state, member))
     match member.state:
         case MemberState.JOINED | MemberState.WAITING if not may:
@@ -116,8 +116,10 @@ def _would_grow(state: RoundState) -> bool:
 
 
 def _is_spare(state: RoundState, member: RoundMember) -> bool:
-    """Whether the member stands by, and may take part. A node that is held back has no place to
-    wait for."""
+    """Return whether the member stands by, and may take part.
+
+    A node that is held back has no place to wait for.
+    """
     return member.state is MemberState.STANDBY and may_take_part(state, member)
 
 

@@ -168,8 +168,10 @@ def check(said: Struct, *, sentence: int = MAX_SAID) -> None:
 
 
 def fit(said: _S, *, sentence: int = MAX_SAID) -> _S:
-    """The same with numbers moved and texts cut into their limits: what this node says itself, of
-    what its workers did and said. Names are left as they are."""
+    """Return the message with numbers moved and texts cut into their limits.
+
+    For what this node itself tells of its workers. Names are left as they are.
+    """
     changed = {}
     for name in said.__struct_fields__:
         value = getattr(said, name)
@@ -185,7 +187,7 @@ def sentence_of(text: str, most: int = MAX_SAID) -> str:
 
 
 def is_host(text: str) -> bool:
-    """A name as in the DNS, or an address in digits. Nobody is asked."""
+    """Return whether a name as in the DNS, or an address in digits. Nobody is asked."""
     if ":" in text:
         address, _, zone = text.partition("%")
         digits = all(letter in "0123456789abcdefABCDEF:." for letter in address)
@@ -196,8 +198,10 @@ def is_host(text: str) -> bool:
 
 
 def is_name(text: str, most: int = MAX_NAME_BYTES) -> bool:
-    """Printable, and short enough in UTF-8. (Bytes that are none come as surrogates, which are not
-    printable, and can't be encoded.)"""
+    """Printable, and short enough in UTF-8.
+
+    (Bytes that are none come as surrogates, which are not printable, and can't be encoded.)
+    """
     return text.isprintable() and len(text.encode()) <= most
 
 

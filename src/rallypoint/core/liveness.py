@@ -90,7 +90,7 @@ def is_outgrown(nodes: int, told_of: int) -> bool:
 
 
 def is_mass(number: int, nodes: int) -> bool:
-    """Whether so many of the nodes at once have one common cause, which is none of them."""
+    """Return whether so many of the nodes at once have one common cause, which is none of them."""
     return number > max(MASS_MIN, int(nodes * MASS_SHARE))
 
 
@@ -136,7 +136,7 @@ class Liveness:
         return len(self._heard)
 
     def heard(self, member: str, now: float) -> None:
-        """A sign of life: also the first one, and one on a new connection."""
+        """Note a sign of life: also the first one, and one on a new connection."""
         self._heard[member] = now
         self._heard.move_to_end(member)
         if member in self._dead:
@@ -152,8 +152,10 @@ class Liveness:
             self._wanted.setdefault(member, now)
 
     def vanished(self, member: str, now: float, *, reset: bool) -> None:
-        """Note that a member's connection ended though it had not left; `reset`: not because the
-        peer has ended it."""
+        """Note that a member's connection ended though it had not left.
+
+        `reset`: not because the peer has ended it.
+        """
         if member in self._dead:
             self._gone[member] = None
         elif member in self._heard and not self._has_vanished(member):
@@ -164,8 +166,10 @@ class Liveness:
         (self._short.discard if yes else self._short.add)(member)
 
     def died(self, member: str, now: float, *, out_of_memory: bool = False) -> None:
-        """Note that a member is dead: only messages on their way may still come, for the reconnect
-        grace at most."""
+        """Note that a member is dead.
+
+        Only messages on their way may still come, for the reconnect grace at most.
+        """
         if member in self._heard:
             self._dead.add(member)
             self.has_memory(member, not (out_of_memory or member in self._short))
@@ -175,8 +179,10 @@ class Liveness:
                 self._ended[member] = now
 
     def job_ended(self) -> None:
-        """Note that no node waits for a place any more: one that comes back within its lease hears
-        the verdict."""
+        """Note that no node waits for a place any more.
+
+        One that comes back within its lease hears the verdict.
+        """
         self._grace_s = self._reset_grace_s = self._lease_s
 
     def forget(self, member: str) -> None:
@@ -195,19 +201,19 @@ class Liveness:
         return self._heard.get(member, now)
 
     def is_dead(self, member: str) -> bool:
-        """The guard of this member has reported its death."""
+        """Return whether the guard of this member has reported its death."""
         return member in self._dead
 
     def is_silent(self, member: str, since: float) -> bool:
-        """Whether a member was not heard since then, though its death was not reported."""
+        """Return whether a member was not heard since then, though its death was not reported."""
         return member not in self._dead and self._heard.get(member, -inf) < since
 
     def is_disconnected(self, member: str) -> bool:
-        """Whether a member's connection is gone, though its death was not reported."""
+        """Return whether a member's connection is gone, though its death was not reported."""
         return member not in self._dead and self._has_vanished(member)
 
     def lagged(self, now: float, lag_s: float) -> Patience | None:
-        """The caller did not run for `lag_s`: a missing heartbeat proves nothing."""
+        """Return the caller did not run for `lag_s`: a missing heartbeat proves nothing."""
         if lag_s < min(self._lease_s / 2, self._grace_s):
             return None
         self._patient_until = now + self._lease_s
@@ -328,11 +334,11 @@ class Lease:
         self._answered_at = self._attached_at = -inf
 
     def attached(self, now: float) -> None:
-        """The coordinator has attached this agent: it answers heartbeats from now on."""
+        """Note that the coordinator has attached this agent: it answers heartbeats from now on."""
         self._attached_at = now
 
     def beat(self, now: float) -> int:
-        """The number of a heartbeat that is sent now."""
+        """Return the number of a heartbeat that is sent now."""
         self._beats += 1
         self._beats_sent[self._beats] = now
         if len(self._beats_sent) > 2 * self._lease_s / self._heartbeat_s:
@@ -347,8 +353,10 @@ class Lease:
         return sent_at
 
     def renew(self, now: float, sent_at: float, vouched_at: float = inf) -> float:
-        """Renew the lease by the answer to the heartbeat that was sent then. Returns until when the
-        lease is held. `vouched_at`: it is counted from no later time."""
+        """Renew the lease by the answer to the heartbeat that was sent then.
+
+        Returns until when the lease is held. `vouched_at`: it is counted from no later time.
+        """
         self._answered_at = sent_at
         return self.vouch(now, vouched_at)
 
@@ -360,7 +368,7 @@ class Lease:
         return self._held_until
 
     def has_ended(self, now: float) -> bool:
-        """Whether it is over, and was not at the last call."""
+        """Return whether it is over, and was not at the last call."""
         if self._held_until is None or self.is_over or not self._has_fence:
             return False
         self.is_over = now > self._held_until
@@ -371,18 +379,22 @@ class Lease:
         return self._held_until if self._held_until is not None else now + self._lease_s
 
     def silent_s(self, now: float) -> float:
-        """How long ago the last thing was sent that has an answer."""
+        """Return how long ago the last thing was sent that has an answer."""
         return now - self.ends_at(now) + self._lease_s
 
     def unanswered_s(self, now: float) -> float:
-        """How long the oldest heartbeat of this connection has waited for its answer. A coordinator
-        that could not attach this agent yet could not answer it either."""
+        """Return how long the oldest heartbeat of this connection has waited for its answer.
+
+        A coordinator that could not attach this agent yet could not answer it either.
+        """
         oldest = next(iter(self._beats_sent.values()), now)
         return now - max(oldest, self._attached_at)
 
     def next_wake_s(self, now: float, beat_s: float = 0.0) -> float:
         """After how long to send a heartbeat; just after the end, should nothing renew it.
-        `beat_s`: the coordinator wants no more than one in so many seconds."""
+
+        `beat_s`: the coordinator wants no more than one in so many seconds.
+        """
         wake_s = max(self._heartbeat_s, beat_s)
         if self._held_until is None or self.is_over or not self._has_fence:
             return wake_s
@@ -396,7 +408,10 @@ AGENT_FIRST_NS = 100_000_000
 def overdue(
     held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
 ) -> set[int]:
-    """The workers that must be killed now. `held_until_ns`: 0 for a node that has no fence."""
+    """Return the workers that must be killed now.
+
+    `held_until_ns`: 0 for a node that has no fence.
+    """
     if not held_until_ns or now_ns < held_until_ns + AGENT_FIRST_NS:
         return set()
     return set(workers).difference(killed)
@@ -405,8 +420,10 @@ def overdue(
 def next_look_ns(
     held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
 ) -> int | None:
-    """How long nobody can be overdue, unless the workers change; None: for ever. The lease may be
-    renewed meanwhile, so that the look finds nothing but the time of the next one."""
+    """Return how long nobody can be overdue, unless the workers change; None: for ever.
+
+    The lease may be renewed meanwhile, so that the look finds nothing but the time of the next one.
+    """
     if not held_until_ns or not set(workers).difference(killed):
         return None
     return max(0, held_until_ns + AGENT_FIRST_NS - now_ns)

@@ -1,5 +1,6 @@
-"""The messages between the nodes of a job and its coordinator, for the wire and for the machines
-that decide alike. Pure data.
+"""The messages between the nodes of a job and its coordinator. Pure data.
+
+For the wire and for the machines that decide alike.
 
 A report comes from a node (`FromNode`), an order goes to one (`ToNode`): the job's machine takes
 the first and emits the second, the node's machine the other way round, so that one
@@ -135,8 +136,11 @@ class Failed(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):
-    """The failures again, with messages and last lines. Sent before the next `Join`; and before
-    that, once, while other workers of the node have not stopped yet."""
+    """The failures again, with messages and last lines.
+
+    Sent before the next `Join`; and before that, once, while other workers of the node have not
+    stopped yet.
+    """
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]
@@ -188,8 +192,10 @@ class Cancel(Struct, frozen=True, array_like=True, tag=10):
 
 
 class Leave(Struct, frozen=True, array_like=True, tag=11):
-    """Report that this node leaves for good: no process of the job runs here, and a verdict that
-    was given has been read."""
+    """Report that this node leaves for good.
+
+    No process of the job runs here, and a verdict that was given has been read.
+    """
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
@@ -230,8 +236,11 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
 
 
 class HelperDied(Struct, frozen=True, array_like=True, tag=15):
-    """A process of this agent that the workers of the round need has died (the round store, the
-    relay of their output): what workers fail of from then on is a consequence."""
+    """Report that a process of this agent that the workers of the round need has died.
+
+    The round store, or the relay of their output: what workers fail of from then on is a
+    consequence.
+    """
 
     stamp: Stamp
     text: str
@@ -293,8 +302,10 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
-    """Instead of `Attach`: a person asks that a node leaves, with a command that knows no
-    `Subject.DRAIN`: it speaks the session protocol 2 or 3. Answered by `DrainAnswer`s."""
+    """Ask that a node leaves, as commands that know no `Subject.DRAIN` do.
+
+    Sent instead of `Attach`, in the session protocol 2 or 3. Answered by `DrainAnswer`s.
+    """
 
     node_id: str
     why: str
@@ -310,8 +321,10 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
 
 
 class AgentDied(Struct, frozen=True, array_like=True, tag=23):
-    """Instead of `Attach`: the guard of an agent tells that it died, and its workers with it. Not
-    answered."""
+    """Instead of `Attach`: the guard of an agent tells that it died, and its workers with it.
+
+    Not answered.
+    """
 
     incarnation: str
     generation: int
@@ -456,9 +469,11 @@ class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
 
 
 class Prove(Struct, frozen=True, array_like=True, tag=20):
-    """To a node that came while a round runs, before that round ends for it: try to start workers
-    and to reach the store of the round, and answer with `Proved`. Sent only to nodes whose
-    `Candidate` has `proves`."""
+    """Ask a node that came while a round runs to try to start workers.
+
+    Before that round ends for it. It also reaches the store of the round, and answers with
+    `Proved`. Sent only to nodes whose `Candidate` has `proves`.
+    """
 
     stamp: Stamp
     number: int
@@ -471,8 +486,11 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
-    """The state of a node that a person wants to leave. After `done` nothing more is said. It is a
-    value of an `Answer`; after `DrainNode` it is a message."""
+    """The state of a node that a person wants to leave.
+
+    After `done` nothing more is said. It is a value of an `Answer`; after `DrainNode` it is a
+    message.
+    """
 
     text: str
     done: bool

@@ -77,7 +77,7 @@ class WorldEntry(Struct, frozen=True, array_like=True):
 
 
 def world_entry(ref: NodeRef, candidate: Candidate) -> WorldEntry:
-    """The entry of a node that takes part with this candidate."""
+    """Return the entry of a node that takes part with this candidate."""
     own = candidate.machine
     return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
 
@@ -176,8 +176,10 @@ class Stamp(Struct, frozen=True, array_like=True):
 
 
 class DeadPlace(Struct, frozen=True, array_like=True):
-    """A node's place in a world, of which no process lives any more: neither its agent nor a worker
-    of that round."""
+    """A node's place in a world, of which no process lives any more.
+
+    Neither its agent nor a worker of that round.
+    """
 
     stamp: Stamp
     group_rank: int
@@ -209,26 +211,30 @@ EPOCHS_MAX = 2**22 - 1
 
 
 class Epoch(Struct, frozen=True, array_like=True):
-    """One coordinator's time at the head of a job: `number` grows by one with each takeover, and is
-    0 for a coordinator that nobody can take over from."""
+    """One coordinator's time at the head of a job.
+
+    `number` grows by one with each takeover, and is 0 for a coordinator that no other one can take
+    over from.
+    """
 
     number: int
     nonce: int
     """Random: tells two coordinators apart that have claimed the same number."""
 
     def as_int(self) -> int:
-        """The number of the epoch in messages: a later epoch is a larger number."""
+        """Return the number of the epoch in messages: a later epoch is a larger number."""
         return self.number << NONCE_BITS | self.nonce
 
 
 def epoch_number(epoch: int) -> int:
-    """The number of an epoch that a message carries."""
+    """Return the number of an epoch that a message carries."""
     return epoch >> NONCE_BITS
 
 
 class Assignment(Struct, frozen=True, array_like=True):
     """A node's own part of a world: constant size, however large the world, but for
-    `worker_addresses`."""
+    `worker_addresses`.
+    """
 
     round: int
     group_rank: int

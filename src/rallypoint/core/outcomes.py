@@ -135,8 +135,10 @@ CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
 
 
 def codes_of(then: Afterwards) -> list[int]:
-    """Return the exit codes before this next step. A node is asked to leave by SIGTERM, and a
-    person ends a job as SIGINT does."""
+    """Return the exit codes before this next step.
+
+    A node is asked to leave by SIGTERM, and a person ends a job as SIGINT does.
+    """
     signals = {Afterwards.AT_NO_COST: [SIGTERM], Afterwards.BY_A_PERSON: [SIGINT]}
     codes = [code for code, outcome in _BY_CODE.items() if outcome.row.then is then]
     return sorted([*codes, *(SIGNALLED + number for number in signals.get(then, ()))])

@@ -39,12 +39,12 @@ class WorkerRanks(Struct, frozen=True):
 
 
 def id_of_rank(node_rank: int) -> str:
-    """The id of a node of which a person said only the rank."""
+    """Return the id of a node of which a person said only the rank."""
     return f"rank{node_rank}"
 
 
 def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
-    """A sort key that compares runs of ASCII digits as numbers and everything else as text.
+    """Return a sort key that compares runs of ASCII digits as numbers and everything else as text.
 
     A number is compared by its length, then digit by digit: `int` refuses very long ones.
     """
@@ -63,7 +63,7 @@ def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
 
 
 def sort_key(node: Participant) -> tuple[object, ...]:
-    """The order of nodes that have not been in one world yet."""
+    """Return the order of nodes that have not been in one world yet."""
     candidate = node.candidate
     return (
         candidate.node_rank,
@@ -93,8 +93,10 @@ def fitting(nodes: Mapping[int, int], most: int, multiple: int) -> int:
 def choose(
     offered: Sequence[tuple[bool, Participant]], most: int, multiple: int
 ) -> list[Participant]:
-    """The nodes of the next world, in no order. True: it was in the last one, and goes before
-    another of as many workers. O(N log N)."""
+    """Return the nodes of the next world, in no order.
+
+    True: it was in the last one, and goes before another of as many workers. O(N log N).
+    """
     have = (
         Counter(node.candidate.workers for _, node in offered) if multiple > 1 else Counter[int]()
     )
@@ -113,7 +115,7 @@ def order(
     nodes: Iterable[Participant],
     not_first: Sequence[str] = (),
 ) -> list[Participant]:
-    """All of `nodes` in rank order, given the world before. O(N log N).
+    """Return all of `nodes` in rank order, given the world before. O(N log N).
 
     Nodes whose command line fixed their rank keep exactly that. The nodes `not_first` are rank 0
     only when there is no other.

@@ -1,4 +1,5 @@
 """The cost of a worker's failure, and the point at which restarting does not help (behaviour A2).
+
 Pure.
 
 The ledger is that of the whole job. Only worker failures are charged: nodes that are lost, drained
@@ -73,7 +74,7 @@ class StepReach(Struct, frozen=True):
 
 
 def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:
-    """A round has ended by this failure."""
+    """Note that a round has ended by this failure."""
     ending = ending_of(failure)
     repeats = loop.ending is not None and is_same(loop.ending, ending)
     count = loop.count + 1 if repeats and not _is_further(loop, reach) else 1
@@ -81,8 +82,11 @@ def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> Cra
 
 
 def after_another_end(loop: CrashLoop, reach: StepReach, *, is_planned: bool) -> CrashLoop:
-    """A round has ended and no worker is to blame. A planned end says nothing of the failures
-    before it, unless the job got further; any other is another cause between them."""
+    """Note that a round has ended and no worker is to blame.
+
+    A planned end says nothing of the failures before it, unless the job got further; any other is
+    another cause between them.
+    """
     if is_planned and not _is_further(loop, reach):
         return loop
     return CrashLoop(step=max(loop.step, reach.step))
@@ -100,12 +104,12 @@ def pause_s(loop: CrashLoop) -> float:
 
 
 def is_hopeless(loop: CrashLoop, most: int) -> bool:
-    """Whether the same failure came so often (0: never) that restarting does not help."""
+    """Return whether the same failure came so often (0: never) that restarting does not help."""
     return 0 < most <= loop.count
 
 
 def describe_loop(loop: CrashLoop) -> str:
-    """`the same failure 3 times at step 120`; empty for a first one."""
+    """Return `the same failure 3 times at step 120`; empty for a first one."""
     if loop.count < 2:
         return ""
     where = f" at step {loop.step}" if loop.step >= 0 else ", each within a minute of the start"
@@ -115,7 +119,7 @@ def describe_loop(loop: CrashLoop) -> str:
 
 
 def is_same(first: ComparedExit, second: ComparedExit) -> bool:
-    """Whether two failures are equal, as far as can be told."""
+    """Return whether two failures are equal, as far as can be told."""
     if first.how != second.how:
         return False
     return first.line == second.line or normalised(first.line) == normalised(second.line)
@@ -140,15 +144,17 @@ def ending_of(failure: WorkerExit) -> ComparedExit:
 
 
 def _last_line(failure: WorkerExit) -> str:
-    """The exception, in its first line, or the last that the worker has written."""
+    """Return the exception, in its first line, or the last that the worker has written."""
     lines = failure.message.strip().splitlines() or failure.detail.strip().splitlines()[-1:]
     return (lines[0] if lines else failure.reason)[:MAX_LINE]
 
 
 def normalised(line: str) -> str:
-    """Without what differs between two runs of one program: addresses, sizes, times, pids, ranks
-    and the like become `#`, also in the parts of a path; a part of a path that is made at random
-    is `#` as a whole."""
+    """Return the text without what differs between two runs of one program.
+
+    Addresses, sizes, times, pids, ranks and the like become `#`, also in the parts of a path; a
+    part of a path that is made at random is `#` as a whole.
+    """
     return _number().sub("#", _size().sub("#", _path_part().sub("#", line)))
 
 
@@ -174,8 +180,11 @@ def _size() -> Pattern[str]:
 
 @cache
 def _number() -> Pattern[str]:
-    """An address; a hexadecimal number of eight digits or more, or with dashes as of a UUID; or a
-    decimal one, whatever stands around it."""
+    """Return the pattern of a number.
+
+    An address; a hexadecimal number of eight digits or more, or with dashes as of a UUID; or a
+    decimal one, whatever stands around it.
+    """
     import re
 
     address = r"0[xX][0-9a-fA-F]+"
@@ -206,8 +215,10 @@ RestartDecision = Restart | GiveUpJob
 
 
 class Ledger(Struct):
-    """The budget that has been spent: `total` in the job's life, `entries` of those that still
-    count."""
+    """The budget that has been spent.
+
+    `total` in the job's life, `entries` of those that still count.
+    """
 
     total: int = 0
     entries: list[int] = field(default_factory=list)
@@ -216,8 +227,10 @@ class Ledger(Struct):
 def decide(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """Return the consequence of one more failure. `loop`: with it, how often the same has
-    happened."""
+    """Return the consequence of one more failure.
+
+    `loop`: with it, how often the same has happened.
+    """
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if failure.message.startswith(UNGUARDED):
         return GiveUpJob("a restart can't help")
@@ -255,8 +268,11 @@ def charge(
 
 
 def describe(decision: Restart, cause: str) -> str:
-    """`restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`; without a cause
-    that is known already. `restart 3 of 9 in 2 s: the same failure 3 times at step 120`."""
+    """Return the sentence about a restart.
+
+    `restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`; without a cause that
+    is known already. `restart 3 of 9 in 2 s: the same failure 3 times at step 120`.
+    """
     pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
     why = "; ".join(filter(None, (cause, decision.repeats)))
     return f"{decision.reason}{pause}: {why}" if why else f"{decision.reason}{pause}"
@@ -271,5 +287,5 @@ def timers_wanted(ledger: Ledger, settings: SharedSettings) -> dict[Timer, float
 
 
 def forget(ledger: Ledger, entry_id: str) -> None:
-    """An entry's window has passed. Safe to apply twice."""
+    """Forget an entry whose window has passed. Safe to apply twice."""
     ledger.entries = [entry for entry in ledger.entries if str(entry) != entry_id]

@@ -190,7 +190,7 @@ def was_replaced(state: RoundState, ref: NodeRef) -> bool:
 
 
 def _arrive(state: RoundState, event: NodeJoined) -> RoundMember:
-    """A node that was not a member: a candidate now, or a late one."""
+    """Return a node that was not a member: a candidate now, or a late one."""
     late = state.phase is RoundPhase.ACTIVE
     member = RoundMember(event.ref, event.seq, event.candidate, MemberState.STANDBY)
     member.is_proven = not (late and event.candidate.proves)
@@ -200,7 +200,7 @@ def _arrive(state: RoundState, event: NodeJoined) -> RoundMember:
 
 
 def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> list[Effect]:
-    """A member joins again: it has stopped, or its workers ended without our asking."""
+    """Return a member joins again: it has stopped, or its workers ended without our asking."""
     effects: list[Effect] = []
     if member.state is MemberState.RUNNING:
         text = f"node {member.ref} came back without its workers"
@@ -213,8 +213,10 @@ def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> lis
 
 
 def _proven(state: RoundState, event: NodeProven) -> list[Effect]:
-    """A late node has answered `ProveNode`. What it says of the store of a round that is over says
-    nothing of the next one."""
+    """Note that a late node has answered `ProveNode`.
+
+    What it says of the store of a round that is over says nothing of the next one.
+    """
     member = state.members.get(event.ref.node_id)
     if member is None or member.ref != event.ref or member.is_proven:
         return []
@@ -265,7 +267,7 @@ def _forget(state: RoundState, member: RoundMember, why: str, *, lost: bool) -> 
 
 
 def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
-    """A node of this machine was lost from the round that has just ended."""
+    """Note that a node of this machine was lost from the round that has just ended."""
     is_too_often = fitness.count_loss(state, machine, node_id)
     if machine in state.fitness.machines:
         late_nodes.machine_changed(state, machine)
@@ -273,7 +275,7 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
 
 
 def _count_breakdown(state: RoundState, node_id: str) -> list[Effect]:
-    """A helper process has died on this node, which counts as a loss of its machine, once."""
+    """Count a helper process that has died on this node as a loss of its machine, once."""
     member = state.members.get(node_id)
     machine = fitness.machine_of(member) if member else node_id
     name = f"{state.round} {machine}"
@@ -362,8 +364,10 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
 
 
 def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
-    """A machine may wait for the next round; a node with a bad route tries again to reach the store
-    of the round that runs."""
+    """Let a machine wait for the next round, or try a bad route again.
+
+    A node with a bad route tries to reach the store of the round that runs.
+    """
     name = fitness.quarantine_over(state, number)
     member = state.members.get(name or "")
     if member is not None and name in state.bad_routes:
@@ -377,7 +381,7 @@ def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
 
 
 def _stop_overdue(state: RoundState) -> list[Effect]:
-    """Some have not stopped: give them up, unless so many at once that none is to blame."""
+    """Give up the nodes that have not stopped, unless so many that none is to blame."""
     stuck = [m.ref for m in state.members.values() if m.state is MemberState.STOPPING]
     after_s, more_s = state.stop_grace_s + STOP_SLACK_S, state.settings.stop_patience_s
     if not state.is_patient and more_s and is_mass(len(stuck), len(state.world)):
@@ -392,7 +396,7 @@ def _stop_overdue(state: RoundState) -> list[Effect]:
 
 
 def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
-    """The active round ends: freeze the roster of the next one. O(N)."""
+    """Note that the active round ends: freeze the roster of the next one. O(N)."""
     ended = state.round
     state.phase, state.round, state.held = RoundPhase.FORMING, ended + 1, True
     state.finishing, state.succeeded, state.eager_waiting = False, 0, 0
@@ -428,9 +432,11 @@ def _proceed(state: RoundState) -> list[Effect]:
 
 
 def _settle(state: RoundState) -> list[Effect]:
-    """Ask the host to judge the round, now that no member is stopping any more. Asked again on
-    every later event, since a host may have to wait (for a backoff), and judging twice is
-    harmless."""
+    """Ask the host to judge the round, now that no member is stopping any more.
+
+    Asked again on every later event, since a host may have to wait (for a backoff), and judging
+    twice is harmless.
+    """
     forming = state.phase in (RoundPhase.FORMING, RoundPhase.LAST_CALL)
     if forming and state.held and not state.counts[MemberState.STOPPING]:
         return [RoundSettled(state.round)]

@@ -1,5 +1,6 @@
-"""The record of one round of a job: how large it was, why it was formed, how it ended, and where
-its time went. Pure.
+"""The record of one round of a job. Pure.
+
+How large it was, why it was formed, how it ended, and where its time went.
 
 A leader has one record of each of its rounds, and fills it as things become known. People are shown
 the newest records; the file of `--history` has all. Two short forms of a record travel:
@@ -34,8 +35,10 @@ PHASES = ("rendezvous", "spawn", "first_output", "first_progress", "stop")
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):
-    """The `Cause` of a round's end, for people and their programs: a worker, or the loss of a
-    node."""
+    """The `Cause` of a round's end, for people and their programs.
+
+    A worker, or the loss of a node.
+    """
 
     node: str
     text: str
@@ -160,12 +163,12 @@ class ReportedRound(Struct, frozen=True, array_like=True):
 
 
 def phase_lengths(phases: Mapping[str, float]) -> tuple[float | None, ...]:
-    """The lengths as a report has them, from those by the names of the phases."""
+    """Return the lengths as a report has them, from those by the names of the phases."""
     return tuple(map(phases.get, PHASES))
 
 
 def ended_the_round(node_id: str, failure: WorkerExit | None, end: EndReason | None) -> bool:
-    """The end of the round names this failure."""
+    """Return whether the end of the round names this failure."""
     named = "" if failure is None else describe_failure(node_id, failure)
     return end is not None and end.text == named
 
@@ -176,8 +179,10 @@ def add(
     reported: Sequence[ReportedRound],
     wall_ago: Callable[[float], float],
 ) -> None:
-    """Have the newest rounds of a history know what this node has reported of them. `wall_ago`: so
-    many seconds ago, in Unix seconds."""
+    """Have the newest rounds of a history know what this node has reported of them.
+
+    `wall_ago`: so many seconds ago, in Unix seconds.
+    """
     numbers = {one.stamp.round for one in reported}
     for one in reported:
         past = next((each for each in rounds if each.round == one.stamp.round), None)

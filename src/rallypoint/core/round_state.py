@@ -1,5 +1,6 @@
-"""The state of the round machine, the small moves that keep its counts true, and the timers that it
-needs.
+"""The state of the round machine, and the timers that it needs.
+
+Also the small moves that keep its counts true.
 
 `round.py` has the essay and the decisions; nothing here decides anything. A host calls
 `timers_wanted` after every step, starts the timers that are new and drops those that are gone; one
@@ -114,12 +115,12 @@ class RoundState(Struct, array_like=True):
 
 
 def is_active(state: RoundState, round_: int) -> bool:
-    """Whether this very round is running."""
+    """Return whether this very round is running."""
     return state.phase is RoundPhase.ACTIVE and state.round == round_
 
 
 def working(state: RoundState) -> list[NodeRef]:
-    """The nodes that work. O(N)."""
+    """Return the nodes that work. O(N)."""
     return [member.ref for member in state.members.values() if member.works]
 
 
@@ -131,20 +132,20 @@ def set_member_state(state: RoundState, member: RoundMember, member_state: Membe
 
 
 def add(state: RoundState, member: RoundMember) -> None:
-    """A new member."""
+    """Add a new member."""
     state.members[member.ref.node_id] = member
     _count(state, member, 1)
 
 
 def renew(state: RoundState, member: RoundMember, join: NodeJoined) -> None:
-    """A member has joined again, and may have other workers."""
+    """Note that a member has joined again, and may have other workers."""
     _count(state, member, -1)
     member.seq, member.candidate = join.seq, join.candidate
     _count(state, member, 1)
 
 
 def remove(state: RoundState, member: RoundMember) -> None:
-    """A member is gone; its late joins are void from now on."""
+    """Remove a member that is gone; its late joins are void from now on."""
     withdraw(state, member)
     _count(state, member, -1)
     del state.members[member.ref.node_id]
@@ -154,7 +155,7 @@ def remove(state: RoundState, member: RoundMember) -> None:
 
 
 def withdraw(state: RoundState, member: RoundMember) -> None:
-    """A member no longer counts for the roster or for growth."""
+    """Withdraw a member from the roster and from growth."""
     if member.in_roster:
         member.in_roster = False
         state.roster_size -= 1
@@ -164,8 +165,10 @@ def withdraw(state: RoundState, member: RoundMember) -> None:
 
 
 def joined_enough(state: RoundState) -> bool:
-    """Whether the nodes that have joined can be a world: they are the minimum, and their workers a
-    multiple of what was asked for, if some stand by."""
+    """Return whether the nodes that have joined can be a world.
+
+    They are the minimum, and their workers a multiple of what was asked for, if some stand by.
+    """
     settings, joined = state.settings, state.counts[MemberState.JOINED]
     if settings.world_multiple_of > 1 and joined >= settings.min_nodes:
         joined = fitting(state.joined_workers, settings.max_nodes, settings.world_multiple_of)

@@ -45,7 +45,7 @@ class Search(Struct):
 
 
 def attempted(search: Search, now: float, answer: DialOutcome, error: str) -> None:
-    """An attempt has failed."""
+    """Note that an attempt has failed."""
     search.last_error = error
     if answer is DialOutcome.NONE:
         search.was_unanswered, search.refused_since = True, None
@@ -54,7 +54,7 @@ def attempted(search: Search, now: float, answer: DialOutcome, error: str) -> No
 
 
 def ends_at(search: Search) -> float:
-    """When to give up, unless another attempt is answered otherwise."""
+    """Return when to give up, unless another attempt is answered otherwise."""
     if search.timeout_s is not None:
         return max(search.lease_end, search.broken_at + search.timeout_s)
     no_answer_end = max(search.lease_end, search.broken_at + NO_ANSWER_S)
@@ -75,7 +75,7 @@ def waiting_text(search: Search, now: float) -> str:
 
 
 def given_up_text(search: Search, now: float) -> str:
-    """Why the search is over, one line: was there no answer, or was it refused?"""
+    """Return why the search is over, one line: was there no answer, or was it refused?"""
     waited_s = now - search.broken_at
     if search.refused_since is not None:
         return (

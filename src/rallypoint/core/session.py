@@ -1,5 +1,6 @@
-"""The agent's end of a session with the coordinator: it outlives connections, and it knows when the
-agent may no longer act. Pure; `sessions.py` is the other end.
+"""The agent's end of a session with the coordinator. Pure; `sessions.py` is the other end.
+
+It outlives connections, and it knows when the agent may no longer act.
 
 * Reports are numbered, kept until acknowledged, and sent again on a new connection, in their order.
 * Each connection has a generation. It carries reports only once the coordinator has attached it.
@@ -160,7 +161,7 @@ _LASTING = m.Enrolled | m.Finishing | m.Succeeded | m.Drain
 
 
 def _lasts(report: m.Report) -> bool:
-    """Whether the report tells what holds until the round ends, or for good."""
+    """Return whether the report tells what holds until the round ends, or for good."""
     if isinstance(report, m.CheckpointAnswered):
         # Workers may have ended because of that.
         return report.listens and not report.drains and not report.goes_on
@@ -198,7 +199,7 @@ class Outbox:
         return self._keep(report, now)
 
     def answered(self, assigned: m.Assigned) -> None:
-        """The newest join has led to this, unless it is said again."""
+        """Note what the newest join has led to, unless it is said again."""
         if self._joined is not None and assigned.stamp != self.placed_in:
             self.placed_in = assigned.stamp
             self.place = _brief(m.Place(self._joined, assigned.assignment))
@@ -216,15 +217,17 @@ class Outbox:
         self._lasting.clear()
 
     def unsent(self, now: float) -> list[m.Numbered]:
-        """All that were not acknowledged, as they are to be sent now."""
+        """Return all that were not acknowledged, as they are to be sent now."""
         return [
             m.Numbered(numbered.number, aged(numbered.report, now - made_at))
             for numbered, made_at in self._unacknowledged
         ]
 
     def again(self, now: float) -> list[m.Numbered]:
-        """All that another coordinator needs, in its order, with new numbers: what still holds of
-        what was acknowledged, and what was not acknowledged."""
+        """Return all reports that another coordinator needs, in order, with new numbers.
+
+        What still holds of what was acknowledged, and what was not acknowledged.
+        """
         waiting = [(numbered.report, made_at) for numbered, made_at in self._unacknowledged]
         lasting = [kept for kept in self._lasting.values() if kept not in waiting]
         self._unacknowledged.clear()
@@ -241,7 +244,8 @@ class Outbox:
 
 def _brief(place: m.Place) -> m.Place:
     """The same without what grows with the number of workers, since a node attaches with it: the
-    programs of this world have their ports, and the next join brings others."""
+    programs of this world have their ports, and the next join brings others.
+    """
     joined, assignment = place.joined, place.assignment
     if not joined.candidate.ports:
         return place
@@ -250,7 +254,7 @@ def _brief(place: m.Place) -> m.Place:
 
 
 def aged(report: m.Report, seconds: float) -> m.Report:
-    """The same, told so much later than it was made."""
+    """Return the same, told so much later than it was made."""
     if seconds <= 0:
         return report
     match report:
@@ -336,7 +340,7 @@ class AgentEnd:
         return [Send(attach)]
 
     def disconnected(self, now: float, why: str) -> list[AgentEffect]:
-        """The connection broke."""
+        """Return the connection broke."""
         self._link = SessionLink.NONE
         self._lease.disconnected()
         if self._search is None:
@@ -370,7 +374,7 @@ class AgentEnd:
         return [*self._drop(self._lease.silent_s(now)), LeaseEnded(self._waits_for(now))]
 
     def received(self, now: float, message: m.ToAgent) -> list[AgentEffect]:
-        """The coordinator says this on the present connection."""
+        """Return the coordinator says this on the present connection."""
         if self.is_closed:
             return []
         if isinstance(message, m.Positioned):
@@ -444,8 +448,10 @@ class AgentEnd:
         return [Send(m.Heartbeat(number, self._promise(now), is_short_of_memory, said, told))]
 
     def next_wake_s(self, now: float) -> float:
-        """After how long to call `beat` again; just after the fence, should nothing renew the lease
-        until then."""
+        """Return after how long to call `beat` again.
+
+        Just after the fence, should nothing renew the lease until then.
+        """
         attached, promises = self.attached, self.rules.promises
         if attached is None or (promises is not None and promises.is_heir):
             return self._lease.next_wake_s(now)
@@ -455,8 +461,10 @@ class AgentEnd:
 
     @property
     def spread_s(self) -> float:
-        """A random part of this is to be waited for before a connection is made again, if it was
-        not this node that ended the last one."""
+        """Return the time of which a random part is waited for before connecting again.
+
+        If it was not this node that ended the last connection.
+        """
         return 0.0 if self.attached is None else min(self.attached.spread_s, self.settings.lease_s)
 
     def _promise(self, now: float) -> Promise | None:
@@ -472,8 +480,10 @@ class AgentEnd:
             self.told = told
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
-        """Drop a connection on which no answer comes. A new one may get through, or be refused by
-        the host."""
+        """Drop a connection on which no answer comes.
+
+        A new one may get through, or be refused by the host.
+        """
         if self._link is SessionLink.NONE:
             return []
         return [Drop(f"no answer from the coordinator for {unanswered_s:.1f} s")]
@@ -512,7 +522,7 @@ class AgentEnd:
         return [*woke_up, Held(self._lease.renew(now, sent_at, self.rules.vouched_at()))]
 
     def _vouched(self, now: float) -> list[AgentEffect]:
-        """A leader that is a node of its job has done something: that may be known for longer."""
+        """Return the effects of an act of a leader that is a node: it may be known for longer."""
         vouched_at = self.rules.vouched_at()
         if vouched_at == inf or self._link is not SessionLink.ATTACHED:
             return []

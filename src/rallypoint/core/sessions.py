@@ -1,5 +1,6 @@
-"""The coordinator's end of all sessions of one job, around the job's machine. Pure; the agent's end
-is in `session.py`.
+"""The coordinator's end of all sessions of one job, around the job's machine.
+
+Pure; the agent's end is in `session.py`.
 
 A session belongs to one incarnation of an agent, and outlives its connections: a connection of a
 higher generation takes it over, and gets what holds then (`job.resync`). Frames of a connection
@@ -69,8 +70,11 @@ class Sessions:
         handover: Handover | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`wall_time` turns a time of the host into what people are shown. `handover`: another one
-        can take the job over, or this one has. `wall_ms`: for a new number of the job."""
+        """`wall_time` turns a time of the host into what people are shown.
+
+        `handover`: another one can take the job over, or this one has. `wall_ms`: for a new number
+        of the job.
+        """
         self.job, self._wall_ms = job, wall_ms
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
@@ -122,7 +126,7 @@ class Sessions:
         return self._sessions.get(incarnation)
 
     def on(self, connection: int) -> Session | None:
-        """The one that this connection carries; None: none, or it was replaced."""
+        """Return the one that this connection carries; None: none, or it was replaced."""
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
@@ -131,7 +135,7 @@ class Sessions:
         return self._tell_incarnation()
 
     def _tell_incarnation(self) -> list[HostEffect]:
-        """All agents learn the number of the job where it has changed."""
+        """Return all agents learn the number of the job where it has changed."""
         found: list[HostEffect] = []
         if self._told_incarnation == self.job.incarnation:
             return found
@@ -141,8 +145,10 @@ class Sessions:
         return found
 
     def attach(self, connection: int, peer: str, hello: m.Attach, now: float) -> list[HostEffect]:
-        """The first message of a connection that was made from `peer`: open the session, or resume
-        it. An agent that comes after the end hears the verdict, whatever its settings."""
+        """Open a session, or resume it: the first message of a connection from `peer`.
+
+        An agent that comes after the end hears the verdict, whatever its settings.
+        """
         differences = self.settings.differences(hello.settings)
         if differences and self.verdict is None:
             return [Refuse(connection, str(settings_conflict(differences)))]
@@ -181,8 +187,11 @@ class Sessions:
     def received(
         self, connection: int, message: m.Numbered | m.Heartbeat, now: float
     ) -> list[HostEffect]:
-        """A message of an attached agent: a sign of its life and a report at one time, since their
-        order decides what happened first."""
+        """Take a message of an attached agent.
+
+        It is a sign of its life and a report at one time, since their order decides what happened
+        first.
+        """
         session = self._by_connection.get(connection)
         if session is None:
             return []
@@ -214,7 +223,10 @@ class Sessions:
         return effects
 
     def connection_closed(self, connection: int, now: float, *, reset: bool) -> None:
-        """The session lives on for its grace. `reset`: not because the peer has ended it."""
+        """Note that a connection ended; the session lives on for its grace.
+
+        `reset`: not because the peer has ended it.
+        """
         session = self._by_connection.pop(connection, None)
         if session is not None:
             session.connection, incarnation = None, session.ref.incarnation
@@ -224,9 +236,12 @@ class Sessions:
         self._drains.hung_up(connection)
 
     def drain(self, wanted: DrainRequest) -> list[HostEffect]:
-        """A person asks that a node leaves. It is answered at once, and again when the node is no
-        longer part of the job; a node that is not connected is asked when it attaches again. After
-        a takeover a node that is not here may still come."""
+        """Return a person asks that a node leaves.
+
+        It is answered at once, and again when the node is no longer part of the job; a node that is
+        not connected is asked when it attaches again. After a takeover a node that is not here may
+        still come.
+        """
         session = self.of_node(wanted.node_id)
         gone = "" if self._handover is None else self._handover.gone(wanted.node_id)
         if session is None and self._recovery is not None and not gone:
@@ -262,8 +277,10 @@ class Sessions:
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
     ) -> list[HostEffect]:
-        """Note the death of an agent, as its guard says and proves: once for each of its
-        connections."""
+        """Note the death of an agent, as its guard says and proves.
+
+        Once for each of its connections.
+        """
         session = self._sessions.get(notice.incarnation)
         if session is None:  # It was lost or has left meanwhile.
             return []
@@ -279,9 +296,11 @@ class Sessions:
         return [kinds.CONNECTION_CLOSED(text)]
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """End the session on whose connection a message caused an unexpected exception; the report
-        is not applied again. The agent comes back as a newcomer; the second time it is expelled for
-        good."""
+        """End the session on whose connection a message caused an unexpected exception.
+
+        The report is not applied again. The agent comes back as a newcomer; the second time it is
+        expelled for good.
+        """
         session = self._by_connection.get(connection)
         if session is None:
             return []
@@ -301,7 +320,7 @@ class Sessions:
         return [] if session is None else self._turn_away(session, text, now)
 
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
-        """A timer has ended, a node was lost, or a person wants something."""
+        """Note that a timer has ended, a node was lost, or a person wants something."""
         if self._recovery is not None:
             is_over = self._recovery.hears(event)
             return [*self._recover(now), *self._drain_kept()] if is_over else []
@@ -313,15 +332,17 @@ class Sessions:
         return effects
 
     def apply_own(self, event: JobEvent, now: float) -> list[HostEffect]:
-        """The same for what no agent has said: there is no session that an error could end, and the
-        job may wait for this event."""
+        """Apply an event that no agent has sent, as `apply` does.
+
+        There is no session that an error could end, and the job may wait for this event.
+        """
         try:
             return self.apply(event, now)
         except Exception as error:
             return [Faulted(event, error)]
 
     def give_up(self, why: str, now: float) -> list[HostEffect]:
-        """An event of the job's own can't be applied: end the job rather than let it hang."""
+        """End the job rather than let it hang on an event of its own that can't be applied."""
         if self.verdict is not None:
             return []
         text = f"the coordinator failed three times at the same event: {why}"
@@ -375,8 +396,10 @@ class Sessions:
         return None if self._handover is None else self._handover.recovery
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
-        """Whether the agent took part in what the last coordinator had formed: its session goes
-        on."""
+        """Return whether the agent took part in what the last coordinator had formed.
+
+        Then its session goes on.
+        """
         handover, place = self._handover, hello.place
         if handover is None:
             return False
@@ -465,7 +488,7 @@ class Sessions:
         self._contests.heard(session.ref.incarnation, yes=True)
 
     def _is_used(self, contest: Contest) -> bool:
-        """The holder runs and does not leave: the newcomer is to be refused."""
+        """Return whether the holder runs and does not leave: the newcomer is to be refused."""
         holder = contest.holder
         is_dead = self.liveness.is_dead(holder.incarnation)
         return contest.is_heard and not is_dead and not is_leaving(self.job, holder)
@@ -524,7 +547,7 @@ class Sessions:
         return found + self._let_in(now) if is_any_gone else found
 
     def _send(self, ref: NodeRef, message: m.ToAgent) -> list[HostEffect]:
-        """An agent without a connection gets what holds when it is back."""
+        """Note that an agent without a connection gets what holds when it is back."""
         session = self._sessions.get(ref.incarnation)
         if session is None or session.connection is None:
             return []
@@ -544,7 +567,7 @@ class Sessions:
         return effects + self._lose(session, text, now, now)
 
     def _hang_up(self, session: Session) -> list[HostEffect]:
-        """An agent that is still there attaches anew, and learns what it missed."""
+        """Return an agent that is still there attaches anew, and learns what it missed."""
         connection, session.connection = session.connection, None
         if connection is None:
             return []

@@ -1,5 +1,7 @@
-"""Every setting of a job, in one table: what the command line, its help, the documentation, the
-library's parameters, the checks of `config.py` and the comparison between nodes are made from.
+"""Every setting of a job, in one table.
+
+The command line, its help, the documentation, the library's parameters, the checks of `config.py`
+and the comparison between nodes are made from it.
 
 A new setting that all nodes must agree on is a field of `SharedSettings` and a row of the table,
 both in this file, and is used where it has an effect. A setting of one node is a field of a struct
@@ -46,16 +48,18 @@ BY_ENDPOINT = ("tcp", "c10d", "static")
 ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
 """Launchers and frameworks whose variables workers may have; they have torch's in any case."""
 MAX_TOLD_WORKERS, MAX_TOLD_BYTES = 4096, 120_000
-"""So many workers are told of each other's addresses at most, and of so many bytes of them: they
+"""The most workers that are told of each other's addresses, and the most bytes of these: they
 become one variable, and the kernel takes none of more than 128 KiB."""
 UNNAMED_RUN_ID = "none"
 """The run id of a job without a name, as with torchrun: several nodes must agree on one."""
 
 
 class OnJoin(Enum):
-    """The effect of late nodes on a running round: RESTART grows it, HOLD waits until it ends
-    anyway, AT_CHECKPOINT asks the workers for a checkpoint and grows it when they have saved
-    one."""
+    """The effect of late nodes on a running round.
+
+    RESTART grows it, HOLD waits until it ends anyway, AT_CHECKPOINT asks the workers for a
+    checkpoint and grows it when they have saved one.
+    """
 
     RESTART = "restart"
     HOLD = "hold"
@@ -121,14 +125,16 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     max_runtime_s: float = 0.0
     """The job is ended after this time, counted from when its first workers started; 0: never."""
     env_styles: tuple[str, ...] = ()
-    """What workers have besides torch's variables: some of `ENV_STYLES`, sorted. Equal on all
+    """The variables that workers have besides torch's: some of `ENV_STYLES`, sorted. Equal on all
     nodes, since each brings the ports that the others' workers are told of."""
     hang_phases: tuple[tuple[str, float], ...] = ()
     """Other limits than `hang_timeout_s`, by phase, sorted."""
 
     def differences(self, other: SharedSettings) -> Differences:
-        """The settings that differ, as (name, self's value, other's value), without those that
-        only follow from another one that differs."""
+        """Return the settings that differ, as (name, self's value, other's value).
+
+        Without those that only follow from another one that differs.
+        """
         if self == other:
             return ()
         fields = SharedSettings.__struct_fields__
@@ -187,8 +193,11 @@ class Setting(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """With underscores: the key of `--rdzv-conf`, the library's parameter, and the field of
-        `LaunchConfig`, where there is one."""
+        """The name with underscores.
+
+        The key of `--rdzv-conf`, the library's parameter, and the field of `LaunchConfig`, where
+        there is one.
+        """
         return self.flag.removeprefix("--").replace("-", "_")
 
     @property
@@ -560,13 +569,15 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def is_torchrun(row: Setting) -> bool:
-    """True for those that torchrun has too."""
+    """Return True for those that torchrun has too."""
     return row.twin != "RALLYPOINT"
 
 
 def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
-    """Return the parameters of the library's handlers by name: those of a coordinator, or those
-    that all have."""
+    """Return the parameters of the library's handlers by name.
+
+    Those of a coordinator, or those that all have.
+    """
     return {
         row.name: row
         for row in SETTINGS

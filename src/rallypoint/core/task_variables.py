@@ -35,15 +35,15 @@ TASK_VARIABLES: dict[str, tuple[str, ...]] = {
     "jsrun (LSF)": ("JSM_NAMESPACE_*",),
     "Flux": ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
 }
-"""By who sets them: names, and with a `*` how names begin."""
+"""The variables by the scheduler that sets them: names, and with a `*` how names begin."""
 PARAMETERS = ("OMPI_MCA_*", "PMIX_MCA_*")
 """The parameters of an MPI, most of them a person's: they stay, though `OMPI_*` goes."""
 OF_MPIRUN = ("OMPI_MCA_orte_*", "OMPI_MCA_ess*", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir")
-"""Those among them that mpirun sets for a task: they go."""
+"""The variables among them that mpirun sets for a task: they go."""
 
 
 def _split(patterns: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The whole names, and how others begin."""
+    """Return the whole names, and how others begin."""
     begin = tuple(each[:-1] for each in patterns if each.endswith("*"))
     return frozenset(each for each in patterns if not each.endswith("*")), begin
 
@@ -54,15 +54,17 @@ _OF_MPIRUN, _MPIRUN_BEGIN = _split(OF_MPIRUN)
 
 
 def describes_task(variable: str) -> bool:
-    """True for a variable of the table."""
+    """Return True for a variable of the table."""
     if variable.startswith(_PARAMETERS):
         return variable in _OF_MPIRUN or variable.startswith(_MPIRUN_BEGIN)
     return variable in _NAMES or variable.startswith(_BEGIN)
 
 
 def inherited(environ: Mapping[str, str], keep: Sequence[str] = ()) -> dict[str, str]:
-    """Return what workers inherit of their agent's environment. `keep`: names that stay all the
-    same, or patterns of them, as a shell has them."""
+    """Return what workers inherit of their agent's environment.
+
+    `keep`: names that stay all the same, or patterns of them, as a shell has them.
+    """
     left_out = {name for name in environ if describes_task(name)}
     if keep:
         from fnmatch import fnmatchcase

@@ -70,8 +70,10 @@ def brief_seconds(time_s: float) -> str:
 
 
 def shown(text: str) -> str:
-    """Foreign text within a sentence: as it is, or quoted where it would break the line, or has
-    blanks around it that nobody would see."""
+    """Return foreign text for a sentence: as it is, or quoted.
+
+    Quoted where it would break the line, or has blanks around it that a reader would not see.
+    """
     return text if text.isprintable() and text == text.strip() else quoted(text)
 
 
@@ -81,7 +83,10 @@ def quoted(text: str) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """An exception of somebody's code within a line: its class, and the first line of its text."""
+    """Return an exception of somebody's code as a part of a line.
+
+    Its class, and the first line of its text.
+    """
     first = str(error).strip().partition("\n")[0].rstrip()
     return f"{type(error).__name__}: {shown(first)}" if first else type(error).__name__
 
@@ -94,7 +99,7 @@ def job_name(run_id: str) -> str:
 
 
 def quoted_job(run_id: str) -> str:
-    """The same to tell one job from another: `job 'train-7'`."""
+    """Return the same to tell one job from another: `job 'train-7'`."""
     return f"a job without {named.rdzv_id}" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
 
 
@@ -112,28 +117,33 @@ def signal_number(name: str) -> int:
 
 
 def part_of(run_id: str, node_id: str) -> str:
-    """Return the node and job that a helper of an agent belongs to, as the end of its title; empty
-    where nothing has a name."""
+    """Return the node and job that a helper of an agent belongs to, as the end of its title.
+
+    Empty where nothing has a name.
+    """
     job = "" if run_id == UNNAMED_RUN_ID else f" of job {run_id}"
     return job + (f" (node {node_id})" if node_id else "")
 
 
 def names(node_ids: tuple[str, ...]) -> str:
-    """`a, node-[0-63]`, or `a, b and 5 more` where there are very many; empty for none."""
+    """Return `a, node-[0-63]`, or `a, b and 5 more` where there are very many.
+
+    Empty for none.
+    """
     words = fold_words(node_ids, NAMES_MAX)
     more = len(node_ids) - sum(number for _, number in words[:NAMES_MAX])
     return ", ".join(word for word, _ in words[:NAMES_MAX]) + (f" and {more} more" if more else "")
 
 
 def names_of_jobs(run_ids: Iterable[str]) -> str:
-    """The same for jobs. None of them is folded: one is to be typed."""
+    """Return the same for jobs. None of them is folded: one is to be typed."""
     known = sorted(run_ids)
     more = len(known) - NAMES_MAX
     return ", ".join(known[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_number(word: str) -> bool:
-    """Whether this is a number, as Python writes them."""
+    """Return whether this is a number, as Python writes them."""
     try:
         float(word)
     except ValueError:
@@ -182,8 +192,10 @@ def settings_conflict(differences: Differences) -> SettingsConflictError:
 
 
 def settings_unknown(settings: SharedSettings, known: int) -> str:
-    """Why a coordinator that knows only the first `known` settings can't host this job: it would
-    ignore one that a person has given. Empty: it can."""
+    """Return why a coordinator that knows only the first `known` settings can't host this job.
+
+    It would ignore one that a person has given. Empty: it can.
+    """
     usual = SharedSettings(settings.run_id)
     later = SharedSettings.__struct_fields__[known:]
     given = [name for name in later if getattr(settings, name) != getattr(usual, name)]

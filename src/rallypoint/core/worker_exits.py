@@ -55,8 +55,10 @@ class WorkerExit(Struct, frozen=True, array_like=True):
 
     @property
     def returncode(self) -> int | None:
-        """The return code as in `subprocess`: the exit code, or minus the signal; None: not
-        known."""
+        """The return code as in `subprocess`.
+
+        The exit code, or minus the signal; None: not known.
+        """
         return self.code if self.signal is None else -self.signal
 
     def describe(self) -> str:
@@ -68,8 +70,11 @@ class WorkerExit(Struct, frozen=True, array_like=True):
         return signal_name(self.signal) + (" (core dumped)" if self.core_dumped else "")
 
     def clause(self) -> str:
-        """`was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`,
-        `made no progress for 300 s: at step 17`."""
+        """Return the clause about this end.
+
+        `was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`, `made no
+        progress for 300 s: at step 17`.
+        """
         if self.code is None and self.signal is None and self.reason:
             return f"made {self.reason}"
         if self.reason:
@@ -101,11 +106,11 @@ class WorkerExits:
         return self._exits[local_rank]
 
     def noted_at(self, local_rank: int) -> float:
-        """When that exit was noted, on the clock of the loop."""
+        """Return when that exit was noted, on the clock of the loop."""
         return self._noted_at[local_rank]
 
     def note(self, exit_: WorkerExit, *, at: float) -> None:
-        """The worker of `exit_.local_rank` has ended. Safe to repeat: the first time counts."""
+        """Note the end of a worker. Safe to repeat: the first time counts."""
         local_rank = exit_.local_rank
         if local_rank in self._exits:
             return
@@ -114,8 +119,10 @@ class WorkerExits:
         self._exits[local_rank], self._noted_at[local_rank] = exit_, at
 
     def killed_for_sigterm(self, local_rank: int) -> None:
-        """SIGKILL was sent to this worker in place of a SIGTERM that it holds back, so its death
-        counts as one by SIGTERM."""
+        """Whether SIGKILL was sent to this worker in place of a SIGTERM that it holds back.
+
+        So its death counts as one by SIGTERM.
+        """
         self._killed_for_sigterm.add(local_rank)
 
     def failed(self) -> list[int]:
@@ -123,15 +130,15 @@ class WorkerExits:
         return [rank for rank, exit_ in self._exits.items() if not exit_.succeeded]
 
     def all_succeeded(self, workers: int) -> bool:
-        """Whether so many workers have ended, all of them well."""
+        """Return whether so many workers have ended, all of them well."""
         return len(self._exits) == workers and not self.failed()
 
     def has_unreported_failure(self) -> bool:
-        """Whether a worker has failed that `report` has not named yet."""
+        """Return whether a worker has failed that `report` has not named yet."""
         return any(rank not in self._reported for rank in self.failed())
 
     def report(self) -> tuple[WorkerExit, ...]:
-        """The exits that no earlier call has named."""
+        """Return the exits that no earlier call has named."""
         fresh = [rank for rank in self._exits if rank not in self._reported]
         self._reported.update(fresh)
         return tuple(self._exits[rank] for rank in fresh)

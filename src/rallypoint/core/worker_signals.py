@@ -86,16 +86,19 @@ def _meet(signals: WorkerSignals, number: int) -> bool:
 
 
 def awaits_own_signal(signals: WorkerSignals, handled: tuple[int, ...]) -> bool:
-    """Whether a signal has reached the witness that the agent may be about to get. `handled`: as in
-    `received`."""
+    """Return whether a signal has reached the witness that the agent may be about to get.
+
+    `handled`: as in `received`.
+    """
     return not signals.by_witness.isdisjoint(handled)
 
 
 def received(signals: WorkerSignals, number: int, handled: tuple[int, ...]) -> Received | None:
-    """The processes that a signal has reached; None: the agent will know in a moment.
+    """Return the processes that a signal has reached; None: the agent will know in a moment.
 
     `handled`: signals that the agent has a handler for; any other counts as soon as it has reached
-    the witness."""
+    the witness.
+    """
     if number in signals.by_both or (number in signals.by_witness and number not in handled):
         return Received.EVERYBODY
     if signals.is_waiting or number in signals.by_witness:

@@ -13,7 +13,9 @@ TORCH_WORKER_SERVER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 
 @contextmanager
 def worker_main() -> Iterator[None]:
-    """A block, or by `@worker_main()` the main function, whose exception is told to the agent.
+    """Tell the agent of an exception of the block.
+
+    By `@worker_main()` of the main function.
 
     Where the variable TORCH_WORKER_SERVER_SOCKET names a socket, torch's own server answers there
     meanwhile; only then torch is imported, and ModuleNotFoundError raised where it is missing.

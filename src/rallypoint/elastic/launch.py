@@ -27,8 +27,10 @@ from rallypoint.errors import CommandLineError, ParameterError, UsageError
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read a command line as `run.parse_args` does, and in `use_env` whether `--use-env` stands
-    before the script."""
+    """Read a command line as `run.parse_args` does.
+
+    And in `use_env` whether `--use-env` stands before the script.
+    """
     words = sys.argv[1:] if args is None else [*map(str, args)]
     for at, word in enumerate(words):
         if word in ("--use-env", "--use_env"):
@@ -44,16 +46,22 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def launch(args: argparse.Namespace) -> None:
-    """Run the job of a namespace to its end. Blocks. Raises ParameterError for a program that no
-    Python runs and that is to get `--local-rank`, and as `run.run` does."""
+    """Run the job of a namespace to its end.
+
+    Blocks. Raises ParameterError for a program that no Python runs and that is to get
+    `--local-rank`, and as `run.run` does.
+    """
     if args.no_python and not args.use_env:
         raise ParameterError("--no-python: needs --use-env too, by which LOCAL_RANK is read")
     run(args)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the job of a command line (default: the process's own) to its end. Blocks. Raises as
-    `launch`, but as `parse_args`, after one line, for a command line that is wrong."""
+    """Run the job of a command line (default: the process's own) to its end.
+
+    Blocks. Raises as `launch`, but as `parse_args`, after one line, for a command line that is
+    wrong.
+    """
     try:
         launch(parse_args(args))
     except CommandLineError:

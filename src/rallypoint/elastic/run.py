@@ -84,7 +84,7 @@ _OPTIONS = {
     if is_torchrun(row) or row.key or row.name in _FIELDS
     if row.name != "print_completion"
 }
-"""By the name of their attribute."""
+"""The options by the name of their attribute."""
 _ABSENT: Mapping[str, Any] = {
     "nnodes": "1:1",
     "nproc_per_node": "1",
@@ -107,22 +107,24 @@ _ABSENT: Mapping[str, Any] = {
     "master_addr": "127.0.0.1",
     "signals_to_handle": ",".join(StopConfig().signals),
 }
-"""What torch's namespace has for an option that nobody gave, which programs read. Whatever stands
-here means the same as no option; the others are None, or False for a switch."""
+"""The values in torch's namespace of options that were not given, which programs read. Whatever
+stands here means the same as no option; the others are None, or False for a switch."""
 
 _AS_PARAMETERS: dict[str, Callable[[Any], Any]] = {
     "choice": lambda value: value.value,
     "signals": ",".join,
     "texts": list,
 }
-"""What a parameter has in place of the field, by the kind of setting."""
+"""The value of a parameter in place of the field's, by the kind of setting."""
 
 _log = logging.getLogger("rallypoint")
 
 
 def get_args_parser() -> argparse.ArgumentParser:
-    """A parser of the command line. Each option's default is its variable in the environment
-    (`PET_<NAME>`), if that is set."""
+    """Return a parser of the command line.
+
+    Each option's default is its variable in the environment (`PET_<NAME>`), if that is set.
+    """
     parser = argparse.ArgumentParser(
         prog="rallypoint.elastic.run", description="Starts SCRIPT on every node.", allow_abbrev=True
     )
@@ -150,7 +152,7 @@ def get_args_parser() -> argparse.ArgumentParser:
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads a command line (default: the process's own), as `rallypoint run` does.
+    """Read a command line (default: the process's own), as `rallypoint run` does.
 
     Raises SystemExit as a parser of `argparse` does: one line and 2 for what is wrong, 0 for
     --help. The former is a CommandLineError, which is a ValueError and a RuntimeError too: torch
@@ -178,7 +180,8 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[str]]:
-    """What `elastic_launch(config, command)(*arguments)` needs to run the job of a namespace.
+    """Return what `elastic_launch(config, command)(*arguments)` needs to run the job of a
+    namespace.
 
     As with torch, OMP_NUM_THREADS is set to 1 in this process for several workers that would
     inherit none. May ask the workers' interpreter for its devices (`nproc_per_node="auto"`), which
@@ -212,7 +215,7 @@ def _config(args: argparse.Namespace, machine: ThisHost) -> tuple[LaunchConfig, 
 
 
 def _parameters(asked: AgentConfig) -> Iterator[tuple[str, Any]]:
-    """The parameters of a launch that are named after their options."""
+    """Yield the parameters of a launch that are named after their options."""
     for row in FLAGS.values():
         if row.name in _FIELDS and row.target:
             register = asked.rendezvous.register
@@ -224,14 +227,17 @@ def _parameters(asked: AgentConfig) -> Iterator[tuple[str, Any]]:
 
 
 def get_use_env(args: argparse.Namespace) -> bool:
-    """Whether workers are told their local rank by LOCAL_RANK alone: only a namespace of
-    `rallypoint.elastic.launch` may say that they get `--local-rank` too."""
+    """Return whether workers are told their local rank by LOCAL_RANK alone.
+
+    Only a namespace of `rallypoint.elastic.launch` may say that they get `--local-rank` too.
+    """
     return bool(getattr(args, "use_env", True))
 
 
 def get_rdzv_endpoint(args: argparse.Namespace) -> str:
     """Where the nodes of a namespace meet: its endpoint, or with fixed ranks the master's address
-    and port; empty: nowhere. Raises RuntimeParameterError for a number of nodes that is none."""
+    and port; empty: nowhere. Raises RuntimeParameterError for a number of nodes that is none.
+    """
     if endpoint := getattr(args, "rdzv_endpoint", None):
         return str(endpoint)
     if not _has_fixed_ranks(args):
@@ -240,16 +246,21 @@ def get_rdzv_endpoint(args: argparse.Namespace) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the job of a namespace, to its end. Blocks. Raises as `elastic_launch` does, and as
-    `config_from_args`, also for a script that is not there."""
+    """Run the job of a namespace, to its end.
+
+    Blocks. Raises as `elastic_launch` does, and as `config_from_args`, also for a script that is
+    not there.
+    """
     config, command, arguments = _config(args, ThisHost())
     elastic_launch(config, command)(*arguments)
 
 
 @record
 def main(args: Sequence[str] | None = None) -> None:
-    """Runs the job of a command line (default: the process's own), to its end. Blocks. Raises as
-    `run`, but as `parse_args`, after one line, for a command line that is wrong."""
+    """Run the job of a command line (default: the process's own), to its end.
+
+    Blocks. Raises as `run`, but as `parse_args`, after one line, for a command line that is wrong.
+    """
     try:
         run(parse_args(args))
     except CommandLineError:
@@ -265,15 +276,17 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
-    """How many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node. May take
-    seconds. Raises RuntimeParameterError."""
+    """Return how many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node.
+
+    May take seconds. Raises RuntimeParameterError.
+    """
     given = Given(str(nproc_per_node), f"--nproc-per-node {nproc_per_node}")
     with _option_errors():
         return read_count(given, os.environ, ThisHost())
 
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
-    """Runs a script in this interpreter, as its main program."""
+    """Run a script in this interpreter, as its main program."""
     sys.argv = [training_script, *training_script_args]
     runpy.run_path(training_script, run_name="__main__")
 
@@ -301,7 +314,7 @@ def end_with(error: UsageError) -> NoReturn:
 
 
 class _AnyScript(ThisHost):
-    """This machine, where any script and program may be found."""
+    """A machine like this one, where any script and program may be found."""
 
     def find_program(self, name: str) -> str | None:
         return name
@@ -316,7 +329,8 @@ class _AnyScript(ThisHost):
 @contextmanager
 def _option_errors() -> Iterator[None]:
     """Torch raises a ValueError for some options that can't be used, and a RuntimeError for
-    others."""
+    others.
+    """
     try:
         yield
     except UsageError as error:
@@ -329,7 +343,7 @@ def _absent(row: Setting) -> Any:
 
 
 def _scan(words: Sequence[str]) -> Scanned:
-    """Raises UsageError, also for an option that only the command has."""
+    """Scan the options. Raises UsageError, also for an option that only the command has."""
     scanned = scan_run(words, os.environ)
     for flag, values in scanned.values.items():
         row = FLAGS.get(flag)  # None: it has no effect, see rallypoint.torch_versions
@@ -341,14 +355,19 @@ def _scan(words: Sequence[str]) -> Scanned:
 
 
 def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
-    """By name. Raises UsageError for what is no number, or neither on nor off."""
+    """Return the values of variables by name.
+
+    Raises UsageError for what is no number, or neither on nor off.
+    """
     scanned = parse(RUN, (), environ)
     rows = {FLAGS[flag]: values[-1] for flag, values in scanned.values.items()}
     return {row.name: _typed(row, value) for row, value in rows.items() if row.name in _OPTIONS}
 
 
 def _typed(row: Setting, value: Given) -> Any:
-    """As torch's namespace has it: texts, but numbers, switches and the lists of filters."""
+    """Return the value as torch's namespace has it: texts, but numbers, switches and the lists of
+    filters.
+    """
     if not row.metavar:
         return truth(value)
     if row.kind in ("seconds", "integer", "port"):
@@ -378,8 +397,11 @@ def _words(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Given]]]:
-    """What a namespace gives, by flag. Several nodes without an endpoint have fixed ranks, as with
-    torch, whose namespace always has them."""
+    """Yield what a namespace gives, by flag.
+
+    Several nodes without an endpoint have fixed ranks, as with torch, whose namespace always has
+    them.
+    """
     fixed = _has_fixed_ranks(args)
     for row in _OPTIONS.values():
         value = getattr(args, row.name, None)
@@ -399,7 +421,7 @@ def _has_fixed_ranks(args: argparse.Namespace) -> bool:
 
 
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
-    """The backend, the endpoint, and what `rdzv_configs` has to say besides."""
+    """Return the backend, the endpoint, and what `rdzv_configs` has to say besides."""
     chosen, access = asked.rendezvous, asked.access
     if (handler := chosen.handler) is not None:
         return handler.backend, handler.endpoint, dict(handler.conf)

@@ -59,12 +59,15 @@ class Host(Struct, frozen=True):
 
 
 def read_hosts(text: str) -> tuple[Host, ...]:
-    """The hosts of `a,b:2,carol@n[1-3]`. Raises ValueError with what is wrong."""
+    """Note that the hosts of `a,b:2,carol@n[1-3]`. Raises ValueError with what is wrong."""
     return _whole(found for part in _few(_parts(text)) for found in _entry(part, {}))
 
 
 def read_hostfile(text: str) -> tuple[Host, ...]:
-    """The hosts of a file, in its order. Raises ValueError with the line and what is wrong."""
+    """Return the hosts of a file, in its order.
+
+    Raises ValueError with the line and what is wrong.
+    """
     hosts: list[Host] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
@@ -79,8 +82,10 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
 
 
 def without(hosts: Sequence[Host], excluded: str) -> tuple[Host, ...]:
-    """The hosts that `excluded`, a list with commas, does not name. Raises ValueError for a name
-    that is none of them, and where none is left."""
+    """Note that the hosts that `excluded`, a list with commas, does not name.
+
+    Raises ValueError for a name that is none of them, and where none is left.
+    """
     named: dict[str, list[Host]] = {}
     for host in hosts:
         for name in {host.name, host.host, host.target}:
@@ -112,8 +117,10 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _few(entries: Iterable[str], before: int = 0) -> Sequence[str]:
-    """The entries, unless there are more hosts in them, and `before` them, than a job can have
-    nodes: these are counted, and not built. Raises ValueError."""
+    """Return the entries, unless there are more hosts in them than a job can have nodes.
+
+    And in `before` them: these are counted, and not built. Raises ValueError.
+    """
     found = []
     for entry in entries:
         before += node_count(entry) if _SEVERAL.search(entry) else 1
@@ -190,7 +197,7 @@ def _number(key: str, text: str, most: int) -> int | None:
 
 
 def _whole(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Each once, with the slots of all of its entries, and with a name that no other has."""
+    """Return each once, with the slots of all of its entries, and with a name that no other has."""
     found: dict[tuple[str, str, int | None], Host] = {}
     for each in hosts:
         key = (each.host, each.user, each.port)

@@ -35,7 +35,7 @@ class RallypointCluster(ClusterEnv):
 
     @classmethod
     def is_env_present(cls) -> bool:
-        """True in a worker, also in one of torchrun."""
+        """Return True in a worker, also in one of torchrun."""
         return context().launched
 
     @classmethod
@@ -43,7 +43,8 @@ class RallypointCluster(ClusterEnv):
         cls, timeout_secs: int | None = None, override_coordinator_port: str | None = None
     ) -> str:
         """Return HOST:PORT, the same on all ranks; the n-th call of one rank is the n-th of the
-        others. Blocks until rank 0 has come. Raises StoreTimeoutError or StoreConnectionError."""
+        others. Blocks until rank 0 has come. Raises StoreTimeoutError or StoreConnectionError.
+        """
         place, shared = context(), store()
         key = f"jax/coordinator/{next(_turns)}"
         if place.rank == 0:
@@ -71,7 +72,9 @@ class RallypointCluster(ClusterEnv):
 
 def _ask_it_first() -> None:
     """JAX takes the first class whose cluster it finds, and Slurm's is found on any of its nodes.
-    A JAX without this list takes `cluster_detection_method="rallypoint"`."""
+
+    A JAX without this list takes `cluster_detection_method="rallypoint"`.
+    """
     known = getattr(ClusterEnv, "_cluster_types", None)
     if isinstance(known, list) and RallypointCluster in known:
         known.remove(RallypointCluster)

@@ -32,7 +32,9 @@ _Name = list[str | _Numbers]
 
 
 def node_names(text: str) -> tuple[str, ...]:
-    """The names, in the order of the list, which has at most as many as a job can have nodes.
+    """Return the names, in the order of the list.
+
+    It has at most as many as a job can have nodes.
 
     Raises ValueError with what is wrong with the text; a list that is too long is not built.
     """
@@ -43,8 +45,10 @@ def node_names(text: str) -> tuple[str, ...]:
 
 
 def node_count(text: str) -> int:
-    """How many names a list has, counted without building them. Raises ValueError as
-    `node_names`."""
+    """Return how many names a list has, counted without building them.
+
+    Raises ValueError as `node_names`.
+    """
     return _size(_entries(text))
 
 
@@ -103,6 +107,6 @@ def _numbers(text: str) -> _Numbers:
 
 
 def _brief(text: str) -> str:
-    """The beginning of a foreign text."""
+    """Return the beginning of a foreign text."""
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return f"'{text}'" if text.isprintable() else shown(text)

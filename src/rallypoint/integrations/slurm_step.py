@@ -106,7 +106,10 @@ def read_step(environ: Mapping[str, str]) -> Step:
 
 
 def options_of(step: Step) -> dict[str, Given]:
-    """The step's values of the options that a person has left out; the first node is the host."""
+    """Return the step's values of the options that a person has left out.
+
+    The first node is the host.
+    """
     job = f"SLURM_JOB_ID={step.job}"
     where = f"{step.nodes[0]}:{step.port}"
     found = {
@@ -119,8 +122,10 @@ def options_of(step: Step) -> dict[str, Given]:
 
 
 def refuse_a_task_for_each_worker(step: Step) -> None:
-    """Raises UsageError if there are more tasks than nodes; that of the first task says what to
-    write instead."""
+    """Raise UsageError if there are more tasks than nodes.
+
+    That of the first task says what to write instead.
+    """
     if step.tasks <= len(step.nodes):
         return
     started = f"srun has started {step.tasks} tasks on {count(len(step.nodes), 'node')}"
@@ -149,7 +154,7 @@ def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
 
 
 def _is_number(text: str) -> bool:
-    """A whole number of 64 bits: `int` reads only so many digits."""
+    """Return whether a whole number of 64 bits: `int` reads only so many digits."""
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 

@@ -42,12 +42,14 @@ _tokens: list[str] = []
 
 
 def make_creator() -> Callable[[Any], RendezvousHandler]:
-    """The function that makes torch's kind of handler from torch's kind of parameters."""
+    """Return the function that makes torch's kind of handler from torch's kind of parameters."""
     return create_handler
 
 
 def create_handler(params: Any) -> RendezvousHandler:
-    """A handler as torch's `RendezvousParameters` say; the keys are those of docs/rendezvous.md.
+    """Return a handler as torch's `RendezvousParameters` say.
+
+    The keys are those of docs/rendezvous.md.
 
     The token may also be in RALLYPOINT_TOKEN, which is taken out of the environment, because the
     workers inherit that. Raises torch's RendezvousError.
@@ -121,7 +123,10 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
                 return handler.num_nodes_waiting()
 
         def shutdown(self) -> bool:
-            """torchrun's last call, also while the error of a failed job passes through it."""
+            """Shut down, as torchrun does last.
+
+            Also while the error of a failed job passes through it.
+            """
             failed = sys.exc_info()[0] is not None
             return handler.shutdown() if failed else handler.finish()
 
@@ -129,7 +134,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
 
 
 def _runs_torchrun() -> bool:
-    """Whether this process is the command, not a program that calls torch's launcher."""
+    """Return whether this process is the command, not a program that calls torch's launcher."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_module = spec is not None and spec.name == "torch.distributed.run"
     return is_module or os.path.basename(sys.argv[0]) == "torchrun"

@@ -79,16 +79,16 @@ class Event:
         return str(self.metadata.get("reason", ""))
 
     def serialize(self) -> str:
-        """One JSON object, on one line."""
+        """Return one JSON object, on one line."""
         return json_text(asdict(self))
 
     def line(self) -> JsonLine:
-        """The same, to be printed."""
+        """Return the same, to be printed."""
         return json_line(asdict(self))
 
     @staticmethod
     def deserialize(data: str | Event) -> Event:
-        """The event that was serialised. Raises ParameterError for anything else."""
+        """Return the event that was serialised. Raises ParameterError for anything else."""
         if isinstance(data, Event):
             return data
         read = _read(data, _SerialisedEvent, "event")
@@ -99,8 +99,11 @@ class Event:
 
 @dataclass
 class RdzvEvent:
-    """One step of a rendezvous. `serialize` gives torch's fields, which have no time in them;
-    what is recorded is `as_event`, which has."""
+    """One step of a rendezvous.
+
+    `serialize` gives torch's fields, which have no time in them; what is recorded is `as_event`,
+    which has.
+    """
 
     name: str
     run_id: str
@@ -124,12 +127,12 @@ class RdzvEvent:
         return Event(name, EventSource.AGENT, metadata=metadata)
 
     def serialize(self) -> str:
-        """One JSON object, on one line."""
+        """Return one JSON object, on one line."""
         return json_text(asdict(self))
 
     @staticmethod
     def deserialize(data: str | RdzvEvent) -> RdzvEvent:
-        """The event that was serialised. Raises ParameterError for anything else."""
+        """Return the event that was serialised. Raises ParameterError for anything else."""
         return data if isinstance(data, RdzvEvent) else _read(data, RdzvEvent, "rendezvous event")
 
 

@@ -58,7 +58,7 @@ class JsonLinesFile:
     """
 
     def __init__(self, path: str) -> None:
-        """Raises ParameterError when it can't be appended to."""
+        """Open the file. Raises ParameterError when it can't be appended to."""
         try:
             # Writing to a named pipe blocks this thread until its reader has read.
             self._fd = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -70,7 +70,7 @@ class JsonLinesFile:
         self._is_cut = False
 
     def handle(self, event: Event) -> None:
-        """Raises OSError when it could not be written whole."""
+        """Write the event. Raises OSError when it could not be written whole."""
         line = b"\n" * self._is_cut + event.serialize().encode() + b"\n"
         while line:
             written = os.write(self._fd, line)
@@ -101,14 +101,14 @@ class LoggingEvents:
 
 
 def known_event_handlers() -> list[str]:
-    """The names of those that are built in, and of those that installed packages offer."""
+    """Return the names of those that are built in, and of those that installed packages offer."""
     from importlib.metadata import entry_points
 
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
 def make_event_handler(spec: str) -> EventHandler | None:
-    """The handler of `NAME` or `NAME:ARGUMENT`, opened; None for one that takes nothing.
+    """Return the handler of `NAME` or `NAME:ARGUMENT`, opened; None for one that takes nothing.
 
     Raises UnknownEventHandlerError with the known names, ParameterError for an argument that it
     can't use or a package's handler that can't be made.
@@ -154,7 +154,7 @@ def _made_by(entry: EntryPoint, argument: str) -> EventHandler:
 
 
 def _adapted(made: object) -> EventHandler:
-    """A handler of `logging` is one too."""
+    """Note that a handler of `logging` is one too."""
     logging_ = sys.modules.get("logging")
     if logging_ is not None and isinstance(made, logging_.Handler):
         return LoggingEvents(made)
@@ -181,7 +181,7 @@ _BUILT_IN: dict[str, Callable[[str], EventHandler | None]] = {
 
 
 def open_queue(destination: str) -> BoundedQueue[Event] | None:
-    """A new queue to the handler of this name; None when that takes nothing.
+    """Return a new queue to the handler of this name; None when that takes nothing.
 
     Raises ParameterError as `make_event_handler` does.
     """

@@ -1,6 +1,7 @@
 """Unexpected exceptions after which the process continues (docs/design/untrusted-input.md).
 
-Each place in the code is reported once, with its callers, and at the end how often it occurred."""
+Each place in the code is reported once, with its callers, and at the end how often it occurred.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +54,14 @@ class Faults:
 
 
 def describe_fault(error: BaseException) -> str:
-    """One line: which exception, and the innermost places that it came through."""
+    """Return one line: which exception, and the innermost places that it came through."""
     text = visible(str(error)[:TEXT_CHARACTERS])
     where = _places(error.__traceback__, PLACES_SHOWN)
     return f"unexpected {type(error).__name__} ({text}) at {where}"
 
 
 def _places(trace: TracebackType | None, count: int) -> str:
-    """The innermost first, as paths within the package, or the names of other files."""
+    """Return the innermost first, as paths within the package, or the names of other files."""
     found = []
     while trace is not None:
         _, ours, within = trace.tb_frame.f_code.co_filename.rpartition("/rallypoint/")

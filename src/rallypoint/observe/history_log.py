@@ -26,15 +26,19 @@ _NAME_MAX = 200
 
 
 class HistoryLogs:
-    """The file of one job, or those of many in a directory. `write` is for the thread of the loop,
-    and never blocks."""
+    """The file of one job, or those of many in a directory.
+
+    `write` is for the thread of the loop, and never blocks.
+    """
 
     is_light = False
     """A person has asked for these files."""
 
     def __init__(self, path: str) -> None:
         """`path`: a file, or with a slash at its end a directory, which is made if it is missing.
-        Raises UsageError where it can't be written."""
+
+        Raises UsageError where it can't be written.
+        """
         self.path, self._absolute = path, os.path.abspath(path)
         self._queue: BoundedQueue[tuple[str, HistoryLine]] = BoundedQueue(self._receive)
         self._on_fault: Callable[[str, str], None] = lambda run_id, why: None
@@ -48,8 +52,10 @@ class HistoryLogs:
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """`on_record` is told, by `call_soon`, that the file of a job can't be written: once until
-        it can be again."""
+        """`on_record` is told, by `call_soon`, that the file of a job can't be written.
+
+        Once until it can be again.
+        """
 
         def tell(run_id: str, why: str) -> None:
             record = HISTORY_NOT_WRITTEN(path=shown(self.path), why=why)
@@ -73,7 +79,7 @@ class HistoryLogs:
         return f"{named.history} {self.path}: {lost}" if lost else ""
 
     def file_of(self, run_id: str) -> str:
-        """Where the history of this job is written."""
+        """Return where the history of this job is written."""
         if not self.path.endswith("/"):
             return self._absolute
         return os.path.join(self._absolute, f"{_file_name(run_id)}.jsonl")
@@ -106,7 +112,7 @@ class HistoryLogs:
             os.close(fd)
 
     def _open(self, path: str) -> int:
-        """Raises OSError, whose text is for a person."""
+        """Open the file. Raises OSError, whose text is for a person."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         if not self.path.endswith("/"):
             return open_named(path, flags, 0o600)
@@ -161,7 +167,7 @@ def _check(path: str) -> None:
 
 
 def _file_name(run_id: str) -> str:
-    """One name for each job, with no slash in it."""
+    """Return one name for each job, with no slash in it."""
     from urllib.parse import quote
 
     from rallypoint.hashes import sha256

@@ -28,8 +28,10 @@ _LEAST_BYTES = 4000
 
 
 def make_directory(path: str) -> None:
-    """Make the directory of a job, if it is missing; who makes it removes older ones. Raises
-    OSError."""
+    """Make the directory of a job, if it is missing; who makes it removes older ones.
+
+    Raises OSError.
+    """
     root = os.path.dirname(path)
     os.makedirs(os.path.dirname(root), 0o700, exist_ok=True)
     for folder in (root, path):
@@ -43,8 +45,11 @@ def make_directory(path: str) -> None:
 
 
 def write_note(path: str, note: NodeNote) -> None:
-    """Write the note in place of the one before, without output where there is no room for that,
-    and into the file of the one before where there is no room at all. Raises OSError."""
+    """Write the note in place of the one before. Raises OSError.
+
+    Without output where there is no room for that, and into the file of the one before where there
+    is no room at all.
+    """
     name, room = os.path.join(path, rules.node_file(note.node)), rules.room_of(note.nodes)
     try:
         _replace(name, msgspec.json.encode(rules.fitted(note, room)))
@@ -83,7 +88,7 @@ def append(path: str, lines: Sequence[HistoryLine]) -> None:
 
 
 def directories(root: str) -> list[KeptDir]:
-    """The directories that were made there, the newest first. Never raises OSError."""
+    """Return the directories that were made there, the newest first. Never raises OSError."""
     found = []
     for name in _names(root):
         if rules.is_kept_name(name) and _is_own_directory(os.path.join(root, name)):
@@ -109,8 +114,10 @@ def notes_in(path: str, most: int = _NOTES_MAX) -> list[NodeNote]:
 
 
 def note_of(path: str, node: str) -> NodeNote | None:
-    """The note that an agent of this node has left in the directory of a job; None: there is none
-    that can be read. Never raises OSError."""
+    """Return the note that an agent of this node has left in the directory of a job.
+
+    None: there is none that can be read. Never raises OSError.
+    """
     return _read_note(os.path.join(path, rules.node_file(node)))
 
 
@@ -124,7 +131,7 @@ def _read_note(path: str) -> NodeNote | None:
 
 
 def find(root: str, job: str | None, endpoint: str | None) -> str:
-    """The directory of the newest job that a person means; empty: there is none."""
+    """Return the directory of the newest job that a person means; empty: there is none."""
     for one in directories(root):
         path = os.path.join(root, one.name)
         notes = notes_in(path, 1)
@@ -155,7 +162,7 @@ def _remove_old(root: str, own: str) -> None:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Raises OSError; then nothing has changed."""
+    """Replace the file. Raises OSError; then nothing has changed."""
     draft = f"{path}.new"
     with suppress(FileNotFoundError):
         os.unlink(draft)
@@ -163,7 +170,10 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _overwrite(path: str, data: bytes) -> None:
-    """Raises OSError. What fits into the blocks that a file has needs no space."""
+    """Overwrite the file. Raises OSError.
+
+    What fits into the blocks that a file has needs no space.
+    """
     with os.fdopen(safe_open(path, os.O_RDWR), "r+b") as file:
         file.write(data)
         file.truncate()

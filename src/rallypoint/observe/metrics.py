@@ -42,7 +42,7 @@ _default: MetricHandler = NullMetricHandler()
 
 
 def metric_now(group: str, name: str, value: int | float) -> MetricData:
-    """The value of this metric, dated now."""
+    """Return the value of this metric, dated now."""
     return MetricData(time.time(), group, name, value)
 
 
@@ -56,5 +56,5 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def handler_of(group: str) -> MetricHandler:
-    """The handler of this group."""
+    """Return the handler of this group."""
     return _handlers.get(group, _default)

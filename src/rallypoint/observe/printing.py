@@ -1,6 +1,8 @@
-"""Print the lines of Rallypoint itself. All of them are printed here, so that no text of a peer, a
-worker, a file or a command line can move the cursor, hide text, or forge a line. Colours
-(`Painted`) are put around texts that were made safe.
+"""Print the lines of Rallypoint itself.
+
+All of them are printed here, so that no text of a peer, a worker, a file or a command line can move
+the cursor, hide text, or forge a line. Colours (`Painted`) are put around texts that were made
+safe.
 
 A text may be anything. What Python calls not printable is escaped: controls (C0, DEL, C1), marks
 that turn the direction of text, line separators, bytes that are no UTF-8. A line break within a
@@ -46,12 +48,14 @@ _PLAIN = "\x1b[0m"
 
 class Painted(str):
     """A line of which parts have colours in a terminal that shows them; elsewhere the plain text.
-    The parts may be anything, as all texts."""
+
+    The parts may be anything, as all texts.
+    """
 
     parts: tuple[tuple[str, Tint | None], ...]
 
     def __new__(cls, *parts: tuple[str, Tint | None]) -> Painted:
-        """The parts in their order, each with its look."""
+        """Return the parts in their order, each with its look."""
         line = super().__new__(cls, "".join(text for text, _ in parts))
         line.parts = parts
         return line
@@ -79,9 +83,12 @@ def visible(text: str) -> str:
 
 
 def printed(*lines: str, colour: bool = False) -> str:
-    """The lines as they may be written, each with its line feed; without the last ones, but with
-    their number, where they are longer than REPORT_MAX in all. Lines of JSON are all there, however
-    long: a program reads them. `colour`: with the colours of `Painted` lines."""
+    """Return the lines as they may be written, each with its line feed.
+
+    Without the last ones, but with their number, where they are longer than REPORT_MAX in all.
+    Lines of JSON are all there, however long: a program reads them. `colour`: with the colours of
+    `Painted` lines.
+    """
     safe: list[str] = []
     room = REPORT_MAX
     for number, line in enumerate(lines):
@@ -113,7 +120,7 @@ def json_text(value: object) -> str:
 
 
 def json_line(value: object) -> JsonLine:
-    """The same to be printed: texts are cut where there are more than REPORT_MAX in all."""
+    """Return the same to be printed: texts are cut where there are more than REPORT_MAX in all."""
     return JsonLine(json_text(_Cutter().cut(msgspec.to_builtins(value))))
 
 
@@ -128,8 +135,10 @@ def say(*lines: str) -> None:
 
 
 def say_directly(*lines: str) -> None:
-    """The same by one write to descriptor 2, for processes beside the agent: lines of several
-    never mix."""
+    """Print lines by one write to descriptor 2, for processes beside the agent.
+
+    Lines of several never mix.
+    """
     try:
         os.write(2, printed(*lines).encode())
     except OSError:
@@ -144,8 +153,10 @@ def say_traceback(error: BaseException) -> None:
 
 
 def print_error(who: str, text: str) -> None:
-    """Write `who: text` to stderr. Further lines of a text are indented: none can pass for
-    another line of Rallypoint's."""
+    """Write `who: text` to stderr.
+
+    Further lines of a text are indented: none can pass for another line of Rallypoint's.
+    """
     first, *more = text.rstrip().split("\n")
     say(f"{who}: {first}", *(f"  {line}" for line in more))
 
@@ -158,8 +169,9 @@ def answer(*lines: str, colour: bool = False) -> None:
 
 
 def print_text(*lines: str, colour: bool = False) -> bool:
-    """Write lines at once; nothing if the reader is gone (`| head`) or stdout is closed. Whether
-    anybody may read more.
+    """Write lines at once; nothing if the reader is gone (`| head`) or stdout is closed.
+
+    Whether anybody may read more.
 
     Raises InfrastructureError when they can't be written: the disk is full, say.
     """
@@ -217,8 +229,10 @@ def redraw(*lines: str, colour: bool = False) -> bool:
 
 
 def _encodable(stream: TextIO, lines: Iterable[str], *, colour: bool = False) -> str:
-    """The printed lines with escapes for what the stream's encoding lacks, such as a name under
-    LANG=C; in JSON with those of JSON."""
+    """Return the printed lines with escapes for what the stream's encoding lacks.
+
+    Such as a name under LANG=C; in JSON with those of JSON.
+    """
     encoding = stream.encoding or "utf-8"
     if encoding.lower().replace("-", "") != "utf8":
         lines = [_ascii_json(line) if isinstance(line, JsonLine) else line for line in lines]
@@ -226,7 +240,7 @@ def _encodable(stream: TextIO, lines: Iterable[str], *, colour: bool = False) ->
 
 
 def _ascii_json(line: JsonLine) -> JsonLine:
-    """The same object. All that is not ASCII stands within strings."""
+    """Return the same object. All that is not ASCII stands within strings."""
     return JsonLine("".join(one if one.isascii() else _json_escape(one) for one in line))
 
 

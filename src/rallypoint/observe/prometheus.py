@@ -50,7 +50,7 @@ class Histogram:
                 self._counts[place] += 1
 
     def samples(self, labels: Labels) -> Iterator[Sample]:
-        """The lines of a family of kind `histogram`."""
+        """Yield the lines of a family of kind `histogram`."""
         for bound, count in zip(self._bounds, self._counts, strict=True):
             yield Sample(count, (*labels, ("le", _number(bound))), "_bucket")
         yield Sample(self._count, (*labels, ("le", "+Inf")), "_bucket")
@@ -59,7 +59,7 @@ class Histogram:
 
 
 def prometheus_text(families: Iterable[Family]) -> str:
-    """The whole text; a family without samples is left out."""
+    """Return the whole text; a family without samples is left out."""
     lines: list[str] = []
     for family in families:
         if not family.samples:

@@ -43,7 +43,7 @@ def event_now(
     round_: int | None = None,
     fields: tuple[tuple[str, FieldValue], ...] = (),
 ) -> AgentEvent:
-    """The event of this record, dated now."""
+    """Return the event of this record, dated now."""
     return AgentEvent(record.kind, record.text, time.time(), node, round_, fields)
 
 
@@ -65,7 +65,9 @@ class StatusView(Struct, frozen=True):
 
 class Observer:
     """Gets everything that an agent reports; each method does nothing unless it is overridden.
-    Called in the agent's loop: none may block."""
+
+    Called in the agent's loop: none may block.
+    """
 
     def event(self, event: AgentEvent) -> None:
         """Something happened, once."""
@@ -83,16 +85,16 @@ class Observer:
         """All workers run."""
 
     def worker_exited(self, life: RoundLife, local_rank: int) -> None:
-        """A worker runs no more, for whatever reason."""
+        """Note that a worker runs no more, for whatever reason."""
 
     def worker_ended(self, life: RoundLife, state: EndState, exit_: WorkerExit) -> None:
-        """A worker ended; of a failure its message is known by now."""
+        """Note that a worker ended; of a failure its message is known by now."""
 
     def workers_failed(self, life: RoundLife) -> None:
-        """The first failure of a round on this node was noticed."""
+        """Note that the first failure of a round on this node was noticed."""
 
     def heartbeat_acknowledged(self) -> None:
-        """The coordinator has answered."""
+        """Note that the coordinator has answered."""
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
         """Note the end of this agent."""

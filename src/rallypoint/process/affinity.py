@@ -19,7 +19,7 @@ from rallypoint.process.devices import Gpu, nvml_gpus, visible_gpus
 
 
 def allowed_cpus() -> frozenset[int]:
-    """The CPUs that this process may use: cpusets, containers and `taskset` limit them.
+    """Return the CPUs that this process may use: cpusets, containers and `taskset` limit them.
 
     Raises BindingImpossible where the system binds no process to CPUs (macOS).
     """
@@ -43,7 +43,7 @@ THIS_MACHINE = Hardware()
 def worker_cpus(
     workers: int, numa: NumaOptions, visible: str | None, machine: Hardware = THIS_MACHINE
 ) -> tuple[list[frozenset[int]], str]:
-    """The CPUs of each worker, by local rank, and a remark for the person, or an empty one.
+    """Return the CPUs of each worker, by local rank, and a remark for the person, or an empty one.
 
     `visible` is CUDA_VISIBLE_DEVICES. No CPUs at all: the workers run unbound. Blocks for
     milliseconds, with GPUs for as long as their driver takes.
@@ -74,7 +74,7 @@ def worker_cpus(
 def _homes_of_gpus(
     gpus: Sequence[Gpu], seen: Sequence[int | None], workers: int, cpus: Sequence[Cpu], sys: str
 ) -> list[int]:
-    """The NUMA node of every GPU that is visible."""
+    """Return the NUMA node of every GPU that is visible."""
     if len(seen) < workers:
         raise BindingImpossible(
             f"{count(workers, 'worker')}, but {count(len(seen), 'GPU')} visible (with"
@@ -96,7 +96,7 @@ def _homes_of_gpus(
 
 
 def read_cpus(allowed: Set[int], sys: str) -> list[Cpu]:
-    """Every CPU that is online and allowed, in order. Reads some five small files for each.
+    """Return every CPU that is online and allowed, in order. Reads some five small files for each.
 
     A kernel without NUMA has one node, 0. Raises BindingImpossible when /sys does not tell.
     """
@@ -116,7 +116,10 @@ def read_cpus(allowed: Set[int], sys: str) -> list[Cpu]:
 
 
 def node_of_pci_device(address: str, sys: str) -> int | None:
-    """The NUMA node that a device such as `0000:1b:00.0` is attached to; None: nobody knows."""
+    """Return the NUMA node that a device such as `0000:1b:00.0` is attached to.
+
+    None: not known.
+    """
     try:
         node = int(Path(sys, "bus/pci/devices", address, "numa_node").read_text())
     except (OSError, ValueError):

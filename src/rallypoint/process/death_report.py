@@ -1,7 +1,10 @@
-"""The last acts of a guard, when its agent and all workers are dead: it reports the death to the
-coordinator (behaviour F2). If the agent led the job itself, the guard has the register released
-(behaviour L6). If that coordinator may have died with the agent, the guard tells the next one
-(behaviour L4). The guard imports this module only then: as a rule it has nothing to tell."""
+"""The last acts of a guard, when its agent and all workers are dead.
+
+It reports the death to the coordinator (behaviour F2). If the agent led the job itself, the guard
+has the register released (behaviour L6). If that coordinator may have died with the agent, the
+guard tells the next one (behaviour L4). The guard imports this module only then: most guards have
+nothing to tell.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,11 @@ _ATTEMPT_S = 1.0
 def tell(
     data: bytes, agent_pid: int, by_register: ByRegister | None, *, out_of_memory: bool
 ) -> Callable[[], None] | None:
-    """Do what this notice asks for; takes `_LIMIT_S` at most. For a child of the agent. Returns
-    what is left to do, which takes `NEXT_LEADER_S` at most; None: nothing."""
+    """Do what this notice asks for; takes `_LIMIT_S` at most.
+
+    For a child of the agent. Returns what is left to do, which takes `NEXT_LEADER_S` at most; None:
+    nothing.
+    """
     notice, began_at = death_notice.decode(data), time.monotonic()
     is_told = False
     if isinstance(notice, DeathNotice):
@@ -68,8 +74,10 @@ def tell(
 
 
 def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: bool) -> None:
-    """Tell the coordinator that leads next, as soon as one does. Blocks until one has been told,
-    or does not need to be, or as long as a register hangs."""
+    """Tell the coordinator that leads next, as soon as one does.
+
+    Blocks until one has been told, or does not need to be, or as long as a register hangs.
+    """
     ends_at, pause_s = time.monotonic() + NEXT_LEADER_S, _PAUSE_S
     look = None
     if notice.register is not None:
@@ -92,8 +100,10 @@ def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: 
 
 
 def _run_limited(body: Callable[[], None], limit_s: float, title: str) -> None:
-    """In a process that is killed after so long: a register may hold up whoever looks at it for
-    ever, and the guard has more to do."""
+    """Run a function in a process that is killed after so long.
+
+    A register may hold up a reader for ever, and the guard has more to do.
+    """
 
     is_over, held_by_it = syscalls.pipe_above_standard_fds()
     try:
@@ -114,9 +124,11 @@ def report_death(
     at: tuple[str, int] | None = None,
     out_of_memory: bool = False,
 ) -> bool:
-    """Report this death to the coordinator, on one connection; whether it was received. Blocks for
-    `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing. `at`: where
-    it is reached; None: where the agent was connected to."""
+    """Report this death to the coordinator, on one connection; whether it was received.
+
+    Blocks for `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing.
+    `at`: where it is reached; None: where the agent was connected to.
+    """
     died = AgentDied(notice.incarnation, 0, b"", out_of_memory)
     if isinstance(notice, DeathNotice):
         at = at or (notice.host, notice.port)

@@ -1,5 +1,8 @@
-"""NVIDIA's GPUs by NVIDIA's own library (milliseconds, no package), and what another interpreter or
-program is asked. `cli/accelerators.py` counts those of all makers."""
+"""NVIDIA's GPUs by NVIDIA's own library (milliseconds, no package).
+
+Also the questions to another interpreter or program. `cli/accelerators.py` counts those of all
+makers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Gpu(Struct, frozen=True):
 
 
 def has_nvml() -> bool:
-    """Whether libnvidia-ml is here, which comes with the driver."""
+    """Return whether libnvidia-ml is here, which comes with the driver."""
     return _nvml() is not None
 
 
@@ -62,7 +65,7 @@ def nvml_gpus() -> tuple[Gpu, ...] | None:
 
 
 def visible_gpus(visible: str | None, uuids: Sequence[str]) -> list[int | None]:
-    """The GPUs, by index, that a CUDA program sees under this value of CUDA_VISIBLE_DEVICES.
+    """Return the GPUs, by index, that a CUDA program sees under this value of CUDA_VISIBLE_DEVICES.
 
     CUDA's rules: unset shows all; entries are indices (`0 1` is 0: what follows the digits does not
     count) or (unique beginnings of) UUIDs; the list ends at the first entry that names nothing

@@ -26,7 +26,7 @@ _POLL_WITHOUT_PIDFD_S = 0.02
 
 
 def peek(pid: int) -> WorkerExit | None:
-    """How a child ended, or None while it runs. Does not reap."""
+    """Return how a child ended, or None while it runs. Does not reap."""
     try:
         result = syscalls.peek_exit(pid)
     except ChildProcessError:
@@ -39,7 +39,7 @@ def peek(pid: int) -> WorkerExit | None:
 
 
 def needs_main_thread(*, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -> bool:
-    """Whether exits are noticed by SIGCHLD here, which other threads can't handle."""
+    """Return whether exits are noticed by SIGCHLD here, which other threads can't handle."""
     try:
         os.close(pidfd_open(os.getpid()))
     except OSError as error:
@@ -114,8 +114,10 @@ class ExitWatch:
 async def wait_until_gone(
     pid: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
 ) -> None:
-    """Return when the process, which need be no child, has exited. Without pidfds: soon, for the
-    caller to look again."""
+    """Return when the process, which need be no child, has exited.
+
+    Without pidfds: soon, for the caller to look again.
+    """
     try:
         fd = pidfd_open(pid)
     except ProcessLookupError:
@@ -142,8 +144,11 @@ class Reaper:
 
     @classmethod
     def install(cls, loop: asyncio.AbstractEventLoop, is_ours: Callable[[int], bool]) -> Reaper:
-        """Start. The loop must run in the main thread. `is_ours` must be true for each child that
-        this process started and has not reaped; it is asked within the loop."""
+        """Start.
+
+        The loop must run in the main thread. `is_ours` must be true for each child that this
+        process started and has not reaped; it is asked within the loop.
+        """
         reaper = cls(is_ours, lambda: None)
         reaper._unsubscribe = signals.subscribe(loop, reaper.reap)
         loop.call_soon(reaper.reap)
@@ -161,8 +166,10 @@ class Reaper:
 
 
 def reap_orphans_of(sids: Collection[int], is_ours: Callable[[int], bool]) -> None:
-    """Reap what has come from these sessions and exited. For a process that has other children of
-    its own, whose exit statuses somebody waits for."""
+    """Reap what has come from these sessions and exited.
+
+    For a process that has other children of its own, whose exit statuses somebody waits for.
+    """
     for pid in _children():
         try:
             if os.getsid(pid) in sids and not is_ours(pid):

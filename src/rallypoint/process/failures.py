@@ -1,5 +1,7 @@
-"""Why a worker failed, told in one line and a traceback: from its error file, its last words on
-stderr, and how the kernel saw it end (or killed it for memory).
+"""Why a worker failed, told in one line and a traceback.
+
+From its error file, its last words on stderr, and how the kernel saw it end (or killed it for
+memory).
 
 The error file is torch's (a worker under torch's `record` decorator writes it to
 TORCHELASTIC_ERROR_FILE): `{"message": {"message": ..., "extraInfo": {"py_callstack": ...,
@@ -42,8 +44,11 @@ JsonDict = dict[str, Any]
 
 
 class ErrorFile(NamedTuple):
-    """An error file of either form. `data` is its whole content, `raised_at` unix seconds by the
-    worker's clock; None where it has no time."""
+    """An error file of either form.
+
+    `data` is its whole content, `raised_at` unix seconds by the worker's clock; None where it has
+    no time.
+    """
 
     data: JsonDict
     message: str
@@ -52,7 +57,9 @@ class ErrorFile(NamedTuple):
 
 
 def read_error_file(path: str) -> bytes | None:
-    """The content, or None when there is none, it is not a regular file, or longer than 1 MiB.
+    """Return the content of an error file.
+
+    None when there is none, it is not a regular file, or longer than 1 MiB.
 
     Never blocks on a pipe that a worker put there.
     """
@@ -72,8 +79,10 @@ def read_error_file(path: str) -> bytes | None:
 
 
 def program_of(argv: Sequence[str]) -> Program:
-    """Return what a worker's command line says of its program. Its `source_of` reads files of this
-    node of up to 1 MiB, and never blocks on a pipe."""
+    """Return what a worker's command line says of its program.
+
+    Its `source_of` reads files of this node of up to 1 MiB, and never blocks on a pipe.
+    """
     line = parse(argv)
     if line is None:
         return Program(_read_source)
@@ -97,10 +106,11 @@ def describe_failure(
     out_of_memory: bool = False,
     shared_memory: str = "",
 ) -> WorkerExit:
-    """The exit with a message and the detail behind it, free of control characters and bounded, and
-    whether the worker died because another one or its network was gone, so that it is hardly the
-    first cause (A3). Pure, but for the program's `source_of`, which is asked of the module that a
-    traceback begins in.
+    """Return the exit with a message and the detail behind it, and whether it is a consequence.
+
+    Free of control characters and bounded. A consequence: the worker died because another one or
+    its network was gone, so that it is hardly the first cause (A3). Pure, but for the program's
+    `source_of`, which is asked of the module that a traceback begins in.
 
     A fatal signal is the message, whatever the worker said before, except for SIGABRT, by which C++
     programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
@@ -134,9 +144,11 @@ def describe_failure(
 
 
 def _evidence(exit_: WorkerExit, words: LastWords, program: Program) -> tuple[str, str]:
-    """Choose an error and its traceback in stderr, or in stdout if stderr has nothing but known
-    tails: notebooks and test runners write their errors to stdout. A worker that wrote nothing, or
-    that a signal killed at once, left no evidence."""
+    """Choose an error and its traceback in stderr, or in stdout.
+
+    In stdout if stderr has nothing but known tails: notebooks and test runners write their errors
+    to stdout. A worker that wrote nothing, or that a signal killed at once, left no evidence.
+    """
     if not may_have_told(exit_) or not (words.stderr or words.stdout):
         return "", ""
     # Imported when there is something to read: a worker that was killed is replaced sooner.
@@ -157,7 +169,7 @@ def _last_lines(words: LastWords) -> str:
 
 
 def bounded(exit_: WorkerExit) -> WorkerExit:
-    """The same, with so much of its texts as may be sent and shown."""
+    """Return the same, with so much of its texts as may be sent and shown."""
     return replace(
         exit_,
         message=clip_end(plain_text(exit_.message), MESSAGE_LIMIT_BYTES),
@@ -189,7 +201,7 @@ _FREE_FORM = re.IGNORECASE | re.VERBOSE
 
 
 def tells_of_lost_peer(text: str) -> bool:
-    """Whether an error reads like the consequence of another process's end."""
+    """Return whether an error reads like the consequence of another process's end."""
     if not text or not re.search(_LOST_PEER, text, _FREE_FORM):
         return False
     return not re.search(_OWN_FAULT, text, _FREE_FORM)
@@ -205,7 +217,7 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
 
 
 def parse_error_file(content: bytes | None) -> ErrorFile | None:
-    """None for what is not in either form."""
+    """Return None for what is not in either form."""
     try:
         data: Any = None if content is None else read_object(content)
     except UnreadableJsonError:
@@ -236,8 +248,10 @@ _CRASH_FRAMES, _BEFORE_CRASH = 14, 5
 
 
 def _crash_stack(tail: str) -> str:
-    """Return the lines just before a fatal signal, and the stack of the thread that got it; ""
-    where Python dumped none. The innermost frames come first; other threads tell nothing of it."""
+    """Return the lines just before a fatal signal, and the stack of the thread that got it.
+
+    "" where Python dumped none. The innermost frames come first; other threads tell nothing of it.
+    """
     lines = tail.splitlines()
     header = next((n for n, s in enumerate(lines) if s.startswith("Fatal Python error: ")), None)
     thread = next((n for n, s in enumerate(lines) if s.startswith("Current thread 0x")), None)

@@ -24,7 +24,7 @@ class ForkedProcess:
         self._exit_code: int | None = None
 
     def alive(self) -> bool:
-        """Whether it still runs. Does not reap."""
+        """Return whether it still runs. Does not reap."""
         if self._exit_code is not None:
             return False
         try:
@@ -38,8 +38,11 @@ class ForkedProcess:
             syscalls.signal_process(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Reap it and return its exit code (-n: by signal n). Blocks until it exits: kill first,
-        unless its end is near for another reason. Safe to call again."""
+        """Reap it and return its exit code (-n: by signal n).
+
+        Blocks until it exits: kill first, unless its end is near for another reason. Safe to call
+        again.
+        """
         if self._exit_code is None:
             try:
                 status = os.waitpid(self.pid, 0)[1]

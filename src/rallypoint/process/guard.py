@@ -1,5 +1,6 @@
-"""The guard: a small process that ends all workers when the agent was killed (behaviour A6), or
-when it is stopped and the lease of the node is over (behaviour F2).
+"""The guard: a small process that ends all workers when the agent was killed.
+
+Behaviour A6; also when the agent is stopped and the lease of the node is over (behaviour F2).
 
 Parent-death signals reach the workers only; the guard reaches their children too. Each worker
 registers itself between fork and exec, so that there is no moment in which it could be missed, and
@@ -136,17 +137,23 @@ class Guard:
     @property
     def child_fd(self) -> int:
         """The descriptor that a worker between fork and exec gives to `register_self`.
-        Close-on-exec."""
+
+        Close-on-exec.
+        """
         return self._channel
 
     def fileno(self) -> int:
-        """Becomes readable when signals have reached the guard, and when it has died, which only a
-        SIGKILL can do. See `read_signals`."""
+        """Return the descriptor that becomes readable when signals have reached the guard.
+
+        And when it has died, which only a SIGKILL can do. See `read_signals`.
+        """
         return self._lifeline
 
     def read_signals(self) -> tuple[int, ...] | None:
-        """The numbers of the signals that have reached the guard since the last call; None: it has
-        died, or was stopped. Does not block."""
+        """Return the signals that have reached the guard since the last call.
+
+        None: it has died, or was stopped. Does not block.
+        """
         if self._lifeline < 0:
             return None
         try:
@@ -155,7 +162,7 @@ class Guard:
             return ()
 
     def owns(self, pid: int) -> bool:
-        """Whether `pid` is the guard: a reaper of orphans must leave it alone."""
+        """Return whether `pid` is the guard: a reaper of orphans must leave it alone."""
         return pid == self._process.pid
 
     def register(self, pid: int) -> None:
@@ -163,21 +170,28 @@ class Guard:
         _write(self._channel, pid)
 
     def spare(self, pid: int) -> None:
-        """Note that this registered process is no worker: it dies with the agent, but with no
-        lease."""
+        """Note that this registered process is no worker.
+
+        It dies with the agent, but with no lease.
+        """
         _write(self._channel, pid | _HELPER)
 
     def hold(self, until_s: float) -> None:
-        """The workers may live until then, in seconds on CLOCK_BOOTTIME; 0: as long as they want.
-        The guard ends them a moment later if nobody else does."""
+        """Let the workers live until then, in seconds on CLOCK_BOOTTIME.
+
+        0: as long as they want. The guard ends them a moment later if nobody else does.
+        """
         had_fence = self._page.held_until_ns > 0
         self._page.hold(until_s)
         if until_s and not had_fence:
             _write(self._channel, 0)
 
     def forget(self, pid: int) -> None:
-        """The session of this worker is empty. Must come before the worker is reaped. A guard that
-        was stopped has killed it and knows of nobody any more."""
+        """Forget a worker whose session is empty.
+
+        Must come before the worker is reaped. A guard that was stopped has killed it and knows of
+        nobody any more.
+        """
         if self._channel >= 0:
             _write(self._channel, -pid)
 
@@ -235,8 +249,10 @@ def _serve(
     page: SharedPage,
     by_register: ByRegister | None,
 ) -> None:
-    """The guard's life: read records until the agent is gone, then kill what is registered. Signals
-    are told by the descriptor `told` meanwhile."""
+    """Live as the guard: read records until the agent is gone, then kill what is registered.
+
+    Signals are told by the descriptor `told` meanwhile.
+    """
     _let_go()
     _tell_signals(told)
     registered = _Registered()
@@ -282,7 +298,7 @@ def _end(
     by_register: ByRegister | None,
     oom: OomWatch,
 ) -> None:
-    """The agent is dead: kill what is registered, tell of the death, and remove what is left."""
+    """End after the agent: kill what is registered, tell of its death, remove what is left."""
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
     notice, tell_next = page.notice, None
     limit_s = _LAST_KILL_S if notice else _KILL_S
@@ -344,8 +360,10 @@ def _sweep(places: set[str]) -> None:
 
 
 def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
-    """Until somebody may be overdue. Time that the machine is suspended for does not count here: it
-    is noticed at the wake-up."""
+    """Until somebody may be overdue.
+
+    Time that the machine is suspended for does not count here: it is noticed at the wake-up.
+    """
     look_ns = liveness.next_look_ns(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
     )

@@ -29,8 +29,10 @@ class KeptProgram:
     """A program that runs. For one thread at a time."""
 
     def __init__(self, argv: Sequence[str], directory: str, output: int | IO[bytes] | None) -> None:
-        """`directory` is made, and removed in the end; its parent is there. `output` is for all
-        that the program writes. Raises OSError."""
+        """`directory` is made, and removed in the end; its parent is there.
+
+        `output` is for all that the program writes. Raises OSError.
+        """
         keeper = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
         self._keeper = subprocess.Popen(
             [*keeper, str(os.getpid()), directory, *argv],
@@ -41,12 +43,14 @@ class KeptProgram:
         )
 
     def is_alive(self) -> bool:
-        """Whether it runs, or its directory is still there."""
+        """Return whether it runs, or its directory is still there."""
         return self._keeper.poll() is None
 
     def stop(self) -> None:
-        """End it, and remove the directory. Blocks for 5 s, if it does not end by itself. May be
-        called again."""
+        """End it, and remove the directory.
+
+        Blocks for 5 s, if it does not end by itself. May be called again.
+        """
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
         self._keeper.wait()
@@ -80,8 +84,10 @@ def _end_with(owner: int, program: subprocess.Popen[bytes]) -> None:
 
 
 def _with_keeper() -> Callable[[], object]:
-    """Return the function that a child calls to be killed with this process. Where there is no
-    prctl it is nothing."""
+    """Return the function that a child calls to be killed with this process.
+
+    Where there is no prctl it is nothing.
+    """
     import ctypes  # Before the fork: a child must not import.
 
     prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)

@@ -23,8 +23,10 @@ In the relay, which has the agent's limit: two pipes and two files."""
 
 
 def cant_start_process(error: OSError) -> InfrastructureError:
-    """Return one line for a person about a fork, or its pipes, that failed. It has advice only for
-    errors by which a machine says that it lacks something."""
+    """Return one line for a person about a fork, or its pipes, that failed.
+
+    It has advice only for errors by which a machine says that it lacks something.
+    """
     if (short := out_of_files(error)) is not None:
         return short
     text = f"can't start a process: {error.strerror}"
@@ -38,7 +40,7 @@ def cant_start_process(error: OSError) -> InfrastructureError:
 
 
 def cant_start_workers(error: OSError) -> InfrastructureError | None:
-    """One line for a person about what this machine lacks; None for any other error."""
+    """Return one line for a person about what this machine lacks; None for any other error."""
     if error.errno not in MACHINE_ERRNOS:
         return None
     if (short := out_of_files(error)) is not None:
@@ -49,7 +51,7 @@ def cant_start_workers(error: OSError) -> InfrastructureError | None:
 
 
 def out_of_files(error: BaseException | None) -> InfrastructureError | None:
-    """One line for a person when descriptors have run out; None for any other error."""
+    """Return one line for a person when descriptors have run out; None for any other error."""
     match error:
         case OSError(errno=errno.EMFILE):
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -62,7 +64,7 @@ def out_of_files(error: BaseException | None) -> InfrastructureError | None:
 
 
 def fix_of(number: int | None) -> str:
-    """The fix for an error number of `MACHINE_ERRNOS`, for a person."""
+    """Return the fix for an error number of `MACHINE_ERRNOS`, for a person."""
     match number:
         case errno.EMFILE:
             return "raise ulimit -n"
@@ -79,13 +81,14 @@ def fix_of(number: int | None) -> str:
 
 
 def descriptors_for(workers: int) -> int:
-    """How many so many workers cost their agent."""
+    """Return how many so many workers cost their agent."""
     return _PER_WORKER * workers
 
 
 def have_descriptors_for(workers: int) -> None:
-    """See to it that an agent of so many workers does not run out of descriptors: raise the soft
-    limit of this process as far as needed.
+    """Raise the soft limit of this process, so that an agent of so many workers has descriptors.
+
+    As far as needed.
 
     To be called before anything is started: later there is no good moment to find out. Children
     inherit the limit: whoever spawns workers restores theirs. Raises InfrastructureError when the
@@ -104,8 +107,10 @@ def have_descriptors_for(workers: int) -> None:
 
 
 def try_descriptors(workers: int) -> None:
-    """Open, for a moment, as many as starting so many workers takes. Raises OSError (EMFILE,
-    ENFILE)."""
+    """Open, for a moment, as many as starting so many workers takes.
+
+    Raises OSError (EMFILE, ENFILE).
+    """
     opened: list[int] = []
     try:
         while len(opened) < descriptors_for(workers):
@@ -124,8 +129,10 @@ def _open_count() -> int:
 
 
 def shared_memory_use(place: str = "/dev/shm") -> str:
-    """Return how full the shared memory of this node is, as in `/dev/shm: 63 of 64 MiB in use`;
-    empty if there is none."""
+    """Return how full the shared memory of this node is; empty if there is none.
+
+    As in `/dev/shm: 63 of 64 MiB in use`.
+    """
     try:
         found = os.statvfs(place)
     except OSError:
@@ -147,7 +154,7 @@ class OomWatch:
         self._before = self._count()
 
     def rose(self) -> bool:
-        """Whether there was a kill since this was made, or since the last `rearm`."""
+        """Return whether there was a kill since this was made, or since the last `rearm`."""
         return self._count() > self._before
 
     def rearm(self) -> None:
@@ -163,8 +170,9 @@ class OomWatch:
 
 
 class MemoryWatch:
-    """Whether our container has nearly reached its limit of memory, as the kernel counts it: what
-    could be given back at once, inactive pages of files, does not count.
+    """The watch on our container's limit of memory, as the kernel counts it.
+
+    What could be given back at once, inactive pages of files, does not count.
 
     It is asked before each heartbeat, for peers to know why this node may be gone in a moment: by
     cgroup v2 the kernel kills all processes of a container together, and none can say so.
@@ -185,8 +193,11 @@ class MemoryWatch:
         return None if self._found is None else self._found[2]
 
     def is_short(self) -> bool:
-        """Reads one small file, and another one where memory may be short. Without a limit, or
-        where none can be read, the answer is no."""
+        """Return whether memory is short.
+
+        Reads one small file, and another one where memory may be short. Without a limit, or where
+        none can be read, the answer is no.
+        """
         if self._found is None:
             return False
         folder, names, limit = self._found
@@ -199,7 +210,10 @@ class MemoryWatch:
 
 
 def usable_memory(watch: MemoryWatch | None = None) -> int | None:
-    """The bytes of memory that this machine has, or this container may use; None: not known."""
+    """Return the bytes of memory that this machine has, or this container may use.
+
+    None: not known.
+    """
     limit = (watch or MemoryWatch()).limit
     try:
         of_machine: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -253,7 +267,7 @@ def _read_count(path: str) -> int | None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """The number after this name in a file of such lines; None where there is none."""
+    """Return the number after this name in a file of such lines; None where there is none."""
     try:
         with open(path) as file:
             for line in file:

@@ -26,7 +26,7 @@ class LinePipe:
         return self._fd
 
     def read_lines(self) -> list[bytes]:
-        """The whole lines of what is there now, a bounded share of it. Does not block."""
+        """Return the whole lines of what is there now, a bounded share of it. Does not block."""
         try:
             return self._splitter.feed(os.read(self._fd, _READ_BYTES))
         except BlockingIOError:

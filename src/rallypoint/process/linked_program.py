@@ -32,8 +32,10 @@ FromProgram = subprocess.Popen[bytes]
 
 
 class ProgramLink:
-    """Both directions of it, and whether it still is one. Nothing here blocks, except `wait_for`
-    and `flush`."""
+    """Both directions of it, and whether it still is one.
+
+    Nothing here blocks, except `wait_for` and `flush`.
+    """
 
     def __init__(self, read_fd: int, write_fd: int, reader: LinkReader[ToHost]) -> None:
         self.read_fd, self.write_fd = read_fd, write_fd
@@ -43,7 +45,7 @@ class ProgramLink:
         self.is_broken = False
 
     def wait_for(self, kind: type[T]) -> T | None:
-        """The first message of that kind; None: there is none, the other side has gone."""
+        """Return the first message of that kind; None: there is none, the other side has gone."""
         while True:
             for number, message in enumerate(self._early):
                 if isinstance(message, kind):
@@ -98,7 +100,7 @@ class ProgramLink:
             self.is_broken = True
 
     def silent_in_s(self) -> float:
-        """How long it may still be silent. At 0 it is broken."""
+        """Return how long it may still be silent. At 0 it is broken."""
         left_s = self._heard_at + self._silence_s - time.monotonic()
         if left_s <= 0:
             self.is_broken = True
@@ -120,8 +122,11 @@ class ProgramLink:
 def start_program(
     argv: Sequence[str], environ: Mapping[str, str], token: str, log_fd: int | None
 ) -> FromProgram:
-    """Start it in a session of its own, with the token, if any, on its stdin. Its output goes to
-    `log_fd`, or into pipes; then it gets SIGTERM if this process dies. Raises OSError."""
+    """Start it in a session of its own, with the token, if any, on its stdin.
+
+    Its output goes to `log_fd`, or into pipes; then it gets SIGTERM if this process dies. Raises
+    OSError.
+    """
     ends_with_us = partial(die_with_parent, load_prctl(), os.getpid(), signal.SIGTERM)
     output = subprocess.PIPE if log_fd is None else log_fd
     program = subprocess.Popen(
@@ -151,8 +156,10 @@ class LinkedProgram:
         self._signals, self._wake = os.pipe()
 
     def run(self) -> int:
-        """Until it has ended; its exit code, or minus the number of a signal. For the main thread:
-        signals that this process gets are the program's."""
+        """Until it has ended; its exit code, or minus the number of a signal.
+
+        For the main thread: signals that this process gets are the program's.
+        """
         for fd in (*self._outputs, self._signals, self._wake):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._wake)
@@ -197,7 +204,7 @@ class LinkedProgram:
                         self._program.send_signal(message.signal)
 
     def _take(self, fd: int) -> bool:
-        """Whether it has written something."""
+        """Return whether it has written something."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:

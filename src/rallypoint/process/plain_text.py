@@ -9,8 +9,10 @@ _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]"
 
 
 def plain_text(text: str) -> str:
-    """Return `text` without colours, control characters and byte order marks. A carriage return, as
-    progress bars use it, ends a line."""
+    """Return `text` without colours, control characters and byte order marks.
+
+    A carriage return, as progress bars use it, ends a line.
+    """
     if text.isprintable():
         return text  # Most messages are: the patterns need not be compiled for them.
     text = re.sub(_ESCAPES, "", text).replace("\r\n", "\n").replace("\r", "\n")

@@ -65,8 +65,10 @@ class Scratch:
         self._lock = -1
 
     def make(self) -> None:
-        """Make it, with mode 0700, in the first place that can be written and has space left, or
-        else in the first that can be written. Never raises."""
+        """Make it, with mode 0700, in the first place that can be written and has space left.
+
+        Or else in the first that can be written. Never raises.
+        """
         for path in (*filterfalse(_is_full, self.paths), *filter(_is_full, self.paths)):
             try:
                 os.mkdir(path, 0o700)
@@ -81,8 +83,11 @@ class Scratch:
             return
 
     def keep(self, folder: str) -> None:
-        """Leave this directory in it until the process ends, and remove the rest. The lock is not
-        kept: a program may launch many jobs that fail. Never raises; `remove` does nothing then."""
+        """Leave this directory in it until the process ends, and remove the rest.
+
+        The lock is not kept: a program may launch many jobs that fail. Never raises; `remove` does
+        nothing then.
+        """
         if not self.path or os.path.dirname(folder) != self.path:
             return
         if not leave_note(self.path, f"{os.getpid()} {_namespace()}".encode(), KEPT_NOTE):
@@ -114,12 +119,15 @@ def _is_full(path: str) -> bool:
 
 
 def is_kept(path: str) -> bool:
-    """Whether this directory stays, though its agent has ended, as the program goes on."""
+    """Return whether this directory stays, though its agent has ended, as the program goes on."""
     return os.path.exists(os.path.join(path, KEPT_NOTE))
 
 
 def _namespace() -> int:
-    """The number of the namespace in which processes have their numbers; 0: it is not known."""
+    """Return the number of the namespace in which processes have their numbers.
+
+    0: it is not known.
+    """
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -152,7 +160,9 @@ def remove_at_exit(path: str) -> None:
 
 def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
     """Say of which job the agent of this directory is, or, under another name, something else.
-    Never raises; returns whether it was written."""
+
+    Never raises; returns whether it was written.
+    """
     path = os.path.join(scratch, name)
     try:
         fd = safe_open(f"{path}.new", os.O_WRONLY | os.O_CREAT)
@@ -169,9 +179,11 @@ def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
 
 
 def notes(places: Iterable[str]) -> list[bytes]:
-    """Return the notes that the agents of this user on this machine have left in these directories,
-    also of agents that were killed a moment ago. Blocks on the file system; never raises
-    OSError."""
+    """Return the notes that the agents of this user on this machine have left.
+
+    In these directories, also of agents that were killed a moment ago. Blocks on the file system;
+    never raises OSError.
+    """
     found = []
     for path in ours(places):
         try:
@@ -183,7 +195,7 @@ def notes(places: Iterable[str]) -> list[bytes]:
 
 
 def lives(pid: int) -> bool:
-    """Whether there is a process of this number."""
+    """Return whether there is a process of this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -196,9 +208,11 @@ def lives(pid: int) -> bool:
 def is_ours(
     name: str, mode: int, owner: int, *, user: int, kernel: str, prefix: str = PREFIX
 ) -> bool:
-    """Whether this user has made a directory of this name, mode and owner under this kernel. Its
-    lock tells whether the process that has made it lives. `prefix`: that of agents' directories, or
-    `HOST_PREFIX`."""
+    """Return whether this user has made a directory of this name, mode and owner under this kernel.
+
+    Its lock tells whether the process that has made it lives. `prefix`: that of agents'
+    directories, or `HOST_PREFIX`.
+    """
     head, _, tail = name.rpartition("_")
     made_here = bool(kernel) and head.startswith(prefix) and head.endswith(f"_{kernel}")
     is_private = stat.S_ISDIR(mode) and not mode & 0o077
@@ -206,9 +220,11 @@ def is_ours(
 
 
 def sweep(places: Collection[str]) -> None:
-    """Remove what agents of this user have left in these directories that were killed together
-    with their guards, and what killed ends of `rallypoint launch` have left. Blocks on the file
-    system; never raises OSError."""
+    """Remove what killed agents of this user have left in these directories.
+
+    Agents that were killed together with their guards, and killed ends of `rallypoint launch`.
+    Blocks on the file system; never raises OSError.
+    """
     for path in (*ours(places), *ours(places, HOST_PREFIX)):
         if _may_be_needed(path):
             continue
@@ -221,8 +237,10 @@ def sweep(places: Collection[str]) -> None:
 
 
 def ours(places: Iterable[str], prefix: str = PREFIX) -> Iterator[str]:
-    """The directories with this prefix, by default those of agents, that this user has made under
-    this kernel."""
+    """Return the directories with this prefix that this user has made under this kernel.
+
+    By default those of agents.
+    """
     user, kernel = os.geteuid(), kernel_id()
     for place in dict.fromkeys(places):
         try:
@@ -243,8 +261,10 @@ def ours(places: Iterable[str], prefix: str = PREFIX) -> Iterator[str]:
 
 
 def lock_dir(path: str, how: int) -> int:
-    """The descriptor that holds the lock. Raises OSError when others hold it, or `path` names
-    another directory by now."""
+    """Return the descriptor that holds the lock.
+
+    Raises OSError when others hold it, or `path` names another directory by now.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)

@@ -31,7 +31,7 @@ class SessionProcess(NamedTuple):
 
 
 def live_members(sids: Collection[int]) -> list[SessionProcess]:
-    """Processes of these sessions that are not zombies, by a pass over /proc.
+    """Return processes of these sessions that are not zombies, by a pass over /proc.
 
     Takes some 15 microseconds per process of the machine. A process that is forked during the pass
     may be missed: what matters is repeated after a kill until it is empty. Raises OSError when
@@ -49,7 +49,7 @@ def live_members(sids: Collection[int]) -> list[SessionProcess]:
 
 
 def session_of(pid: int) -> int | None:
-    """The session of a live process; None when there is no such process. Raises OSError."""
+    """Return the session of a live process; None when there is no such process. Raises OSError."""
     found = read_member(pid)
     return found.sid if found is not None else None
 
@@ -87,7 +87,7 @@ def kill_sessions(sids: Collection[int], limit_s: float) -> bool:
 
 
 def _members_if_known(sids: Collection[int]) -> list[SessionProcess] | None:
-    """The live processes of these sessions; None: the system can't tell just now."""
+    """Return the live processes of these sessions; None: the system can't tell just now."""
     try:
         return live_members(sids)
     except OSError:
@@ -122,8 +122,10 @@ def signal_member(
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal, such as that of Ctrl-Z, has stopped this process; False where it can't be
-    looked at."""
+    """Return whether a signal, such as that of Ctrl-Z, has stopped this process.
+
+    False where it can't be looked at.
+    """
     try:
         stat = _read_stat(pid)
     except OSError:
@@ -132,7 +134,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def read_member(pid: int) -> SessionProcess | None:
-    """The process if it is alive; any number may be asked for. Raises OSError."""
+    """Return the process if it is alive; any number may be asked for. Raises OSError."""
     stat = _read_stat(pid)
     if stat is None:
         return None
@@ -144,8 +146,10 @@ def read_member(pid: int) -> SessionProcess | None:
 
 
 def _read_stat(pid: int) -> list[bytes] | None:
-    """The fields of proc_pid_stat(5) from the state on; None: this user has no such process. Raises
-    OSError when that is not known, as without a free descriptor."""
+    """Return the fields of proc_pid_stat(5) from the state on; None: this user has no such process.
+
+    Raises OSError when that is not known, as without a free descriptor.
+    """
     if not 0 < pid <= _MAX_PID:
         return None
     try:

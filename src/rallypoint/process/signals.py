@@ -40,8 +40,11 @@ agent ends with its agent, and not by these: the guard notes them, and others ig
 
 
 def handled_signals() -> list[signal.Signals | int]:
-    """Signals that run a handler here: those to block across a fork. An ignored signal is left
-    alone, because blocking would keep it for the child, which may not ignore it."""
+    """Signals that run a handler here: those to block across a fork.
+
+    An ignored signal is left alone, because blocking would keep it for the child, which may not
+    ignore it.
+    """
     return [number for number in changed_signals() if signal.getsignal(number) != signal.SIG_IGN]
 
 
@@ -71,7 +74,7 @@ def keep_dispositions() -> Iterator[None]:
 
 
 def _is_over(number: int, frame: FrameType | None) -> None:
-    """The job has ended, and so has its exit code been decided."""
+    """Note that the job has ended, and so has its exit code been decided."""
 
 
 def hold_late_signals(signals: Iterable[signal.Signals | int]) -> None:
@@ -82,7 +85,7 @@ def hold_late_signals(signals: Iterable[signal.Signals | int]) -> None:
 
 @contextmanager
 def late_signals_interrupt() -> Iterator[None]:
-    """The first of the held signals raises KeyboardInterrupt within. For the main thread."""
+    """Yield the first of the held signals raises KeyboardInterrupt within. For the main thread."""
     held = [number for number in signal.valid_signals() if signal.getsignal(number) is _is_over]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -99,8 +102,10 @@ def late_signals_interrupt() -> Iterator[None]:
 
 @contextmanager
 def hold_what_handlers_raise(on_error: Callable[[BaseException], None]) -> Iterator[None]:
-    """Have `on_error` told what the program's own handlers raise, instead of whatever code their
-    signal interrupts: that may be a callback of an event loop, which would take it for its own.
+    """Have `on_error` told what the program's own handlers raise.
+
+    Instead of whatever code their signal interrupts: that may be a callback of an event loop, which
+    would take it for its own.
 
     For the main thread. Handlers that are set meanwhile are not concerned.
     """
@@ -153,15 +158,17 @@ def keep_exit_statuses() -> None:
 
 
 def hold_early_signals() -> None:
-    """Keep the signals that schedulers send to PID 1 of a container until `release_signals`: the
-    kernel drops a signal that a first process does not handle yet. Any other process ends by it, as
-    it should."""
+    """Keep the signals that schedulers send to PID 1 of a container, until they are released.
+
+    Until `release_signals`: the kernel drops a signal that a first process does not handle yet. Any
+    other process ends by it, as it should.
+    """
     if os.getpid() == 1:
         signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_EVERYBODY)
 
 
 def release_signals() -> None:
-    """The handlers are in place: deliver what was held. Safe to call again."""
+    """Deliver the signals that were held, now that handlers are in place. Safe to call again."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_EVERYBODY)
 
 

@@ -90,7 +90,9 @@ _BEYOND_THE_LIMIT = errno.EINVAL
 
 class WorkerStartError(UsageError):
     """A worker's program can't be run as given, or this machine lacks what it needs (`shortage`).
-    No worker of its batch is left."""
+
+    No worker of its batch is left.
+    """
 
     def __init__(self, command: WorkerCommand, stage: Stage, number: int, index: int = 0) -> None:
         if stage is Stage.STREAMS and number == _BEYOND_THE_LIMIT:
@@ -101,8 +103,10 @@ class WorkerStartError(UsageError):
 
 
 class WorkerForkError(InfrastructureError):
-    """The system has no process, memory or descriptor left for a worker. No worker of its batch is
-    left."""
+    """The system has no process, memory or descriptor left for a worker.
+
+    No worker of its batch is left.
+    """
 
     def __init__(self, index: int, cause: OSError) -> None:
         self.index, self.errno = index, cause.errno
@@ -176,8 +180,10 @@ def abandon(pids: Sequence[int], guard: Guard | None) -> None:
 
 
 class _Child:
-    """The values that a child needs between fork and exec, prepared before: it should compute
-    little."""
+    """The values that a child needs between fork and exec.
+
+    They are prepared before: it should compute little.
+    """
 
     def __init__(self, guard_fd: int | None, report_fd: int) -> None:
         self._guard_fd, self._report_fd = guard_fd, report_fd
@@ -295,7 +301,7 @@ def _explain(command: WorkerCommand, stage: Stage, number: int) -> str:
 
 
 def _first_line_fix(program: str) -> str:
-    """The fix for an existing program whose interpreter was not found."""
+    """Return the fix for an existing program whose interpreter was not found."""
     try:
         with open(program, "rb", buffering=0) as file:
             line = file.read(256).partition(b"\n")[0]

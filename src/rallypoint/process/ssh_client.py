@@ -28,7 +28,7 @@ class SshClient:
 
     @classmethod
     async def start(cls, argv: Sequence[str]) -> SshClient:
-        """Raises OSError where it can't be run."""
+        """Start the client. Raises OSError where it can't be run."""
         pipe = asyncio.subprocess.PIPE
         return cls(
             await asyncio.create_subprocess_exec(
@@ -53,8 +53,10 @@ class SshClient:
         return await self._process.stdout.read(_READ_BYTES)
 
     async def wait(self) -> int:
-        """Return its exit code, or minus the number of a signal: 255 is its own, others the
-        command's."""
+        """Return its exit code, or minus the number of a signal.
+
+        255 is its own, others the command's.
+        """
         code = await self._process.wait()
         await asyncio.wait((self._listening,), timeout=_REST_S)
         return code
@@ -65,13 +67,14 @@ class SshClient:
         return self._said[-1] if self._said else ""
 
     def hang_up(self) -> None:
-        """The command reads the end of its stdin; what it writes then still comes."""
+        """Hang up: the command reads the end of its stdin; what it writes then still comes."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def kill(self) -> None:
         """Do not wait for it, nor for what a script in its place has started: that holds the pipes
-        open."""
+        open.
+        """
         self._listening.cancel()
         if self._process.returncode is None:
             with suppress(ProcessLookupError):

@@ -1,5 +1,6 @@
-"""The activity of a worker right now: the stacks of its threads, or the kernel's information about
-it.
+"""The activity of a worker right now.
+
+The stacks of its threads, or the kernel's information about it.
 
 A worker that uses `rallypoint.worker` writes its stacks to a file when it is asked through a pipe
 beside it; a thread of its own does so (`worker/stacks.py`, which says why). Where that thread does
@@ -37,9 +38,11 @@ _STATES = {
 
 
 async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: float) -> str:
-    """The stacks of the worker with this pid. `owner` is the process of its session that writes
-    them to `path` when it gets `signum`, if its thread does not within half of the time. Where it
-    can't or does not: what /proc says instead."""
+    """Return the stacks of the worker with this pid.
+
+    `owner` is the process of its session that writes them to `path` when it gets `signum`, if its
+    thread does not within half of the time. Where it can't or does not: what /proc says instead.
+    """
     before, began_at = _size(path), asyncio.get_running_loop().time()
     asked = path and before >= 0 and _ask_thread(path, timeout_s / 2)
     if asked and await _settled(path, before, lambda: False, began_at + timeout_s / 2):
@@ -58,7 +61,7 @@ async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: fl
 
 
 def describe(pid: int) -> str:
-    """One line of what the kernel says: its state, and where in the kernel it waits."""
+    """Return one line of what the kernel says: its state, and where in the kernel it waits."""
     status = _status(pid)
     state = status.get("State", "")[:1]
     if not state:
@@ -72,7 +75,7 @@ def describe(pid: int) -> str:
 
 
 def _ask_thread(path: str, timeout_s: float) -> bool:
-    """Whether somebody at the pipe may answer within this time. Never blocks."""
+    """Return whether somebody at the pipe may answer within this time. Never blocks."""
     until = time.monotonic_ns() + int(timeout_s * 1e9)
     try:
         fd = open_named(ask_stacks_path(path), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -106,12 +109,12 @@ def _ask(worker: int, owner: int, signum: int) -> bool:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether this process has a handler for the signal."""
+    """Return whether this process has a handler for the signal."""
     return _has_signal(_status(pid).get("SigCgt", ""), signum)
 
 
 def _blocking(pid: int, signum: int) -> frozenset[str]:
-    """The threads that block this signal, as the one does that just handles it."""
+    """Return the threads that block this signal, as the one does that just handles it."""
     if not signal.SIGRTMIN <= signum <= signal.SIGRTMAX or pid <= 1:
         return frozenset()
     try:

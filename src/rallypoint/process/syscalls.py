@@ -53,13 +53,15 @@ def die_with_parent(prctl: Prctl, parent_pid: int, number: int = signal.SIGKILL)
 
 
 def adopt_orphans(adopt: bool) -> bool:
-    """Whether processes whose parent dies become this process's children, from now on, if they
-    descend from it. False where the system has no such thing."""
+    """Have processes whose parent dies become this process's children, from now on.
+
+    If they descend from it. Returns False where the system has no such thing.
+    """
     return os.path.isdir("/proc/self") and load_prctl()(_PR_SET_CHILD_SUBREAPER, int(adopt)) == 0
 
 
 def pidfd_open(pid: int) -> int:
-    """A descriptor (close-on-exec) that becomes readable when the process has exited.
+    """Return a descriptor (close-on-exec) that becomes readable when the process has exited.
 
     Raises OSError: ENOSYS where the system has none (`lacks_pidfd` recognizes it), ESRCH when there
     is no such process. The caller closes the descriptor.
@@ -70,7 +72,7 @@ def pidfd_open(pid: int) -> int:
 
 
 def try_pidfd_open(pid: int) -> int | None:
-    """The same, or None where there can be none."""
+    """Return the same, or None where there can be none."""
     try:
         return pidfd_open(pid)
     except OSError:
@@ -78,12 +80,14 @@ def try_pidfd_open(pid: int) -> int | None:
 
 
 def lacks_pidfd(error: OSError) -> bool:
-    """Whether pidfds are missing here (old kernel, or a sandbox that forbids the call)."""
+    """Return whether pidfds are missing here (old kernel, or a sandbox that forbids the call)."""
     return error.errno in (errno.ENOSYS, errno.EPERM)
 
 
 def peek_exit(pid: int) -> os.waitid_result | None:
-    """The exit of a child that has exited, else None. The zombie stays and keeps its pid reserved.
+    """Return the exit of a child that has exited, else None.
+
+    The zombie stays and keeps its pid reserved.
 
     Raises ChildProcessError when it is no child of this process or was reaped already.
     """
@@ -135,7 +139,7 @@ def inheritable_fds() -> list[int]:
 
 
 def open_fds() -> frozenset[int]:
-    """The descriptors above 2 that this process has."""
+    """Return the descriptors above 2 that this process has."""
     listed = os.listdir("/proc/self/fd" if os.path.isdir("/proc/self") else "/dev/fd")
     return frozenset(fd for fd in map(int, listed) if fd > 2 and _is_open(fd))
 
@@ -175,7 +179,7 @@ def open_standard_fds() -> None:
 
 
 def pipe_above_standard_fds() -> tuple[int, int]:
-    """A close-on-exec pipe (read end, write end) whose numbers are never 0, 1 or 2."""
+    """Return a close-on-exec pipe (read end, write end) whose numbers are never 0, 1 or 2."""
     import fcntl
 
     ends = os.pipe()
@@ -196,8 +200,10 @@ _was_dumpable = False
 
 
 def hide_process() -> None:
-    """From now on only root may trace this process, read its memory, or see what /proc says of its
-    environment and descriptors, and it leaves no core dump. Forks inherit that; an exec ends it."""
+    """Hide this process from all but root: no tracing, no memory, no environment in /proc.
+
+    Nor its descriptors, and it leaves no core dump. Forks inherit that; an exec ends it.
+    """
     global _was_dumpable
     prctl = load_prctl()
     _was_dumpable = prctl(_PR_GET_DUMPABLE, 0) == 1
@@ -211,8 +217,11 @@ def show_process_again() -> None:
 
 
 def erase_variable(name: str) -> None:
-    """Overwrite an environment variable where /proc/PID/environ shows it: in the memory that this
-    process was started with, which stays as it is when a variable is deleted. Before that."""
+    """Overwrite an environment variable where /proc/PID/environ shows it.
+
+    In the memory that this process was started with, which stays as it is when a variable is
+    deleted. Call it before that.
+    """
     import ctypes
 
     libc, variable = ctypes.CDLL(None), os.fsencode(name)

@@ -1,5 +1,6 @@
-"""The title that `ps` and `top` show of a process that was forked and execs nothing: its command
-line, which `ps -f` and `pgrep -f` read, and its name, of at most 15 bytes.
+"""The title that `ps` and `top` show of a process that was forked and execs nothing.
+
+Its command line, which `ps -f` and `pgrep -f` read, and its name, of at most 15 bytes.
 
 A helper gets another command line, in memory of its own. A worker's is overwritten where it is, so
 that a program which sets its own title (setproctitle) still can; what finds no room is cut off.
@@ -27,8 +28,11 @@ _ARGUMENTS, _ARGUMENTS_END, _ENVIRON, _ENVIRON_END = 48, 49, 50, 51
 
 
 class _Calls(NamedTuple):
-    """Functions of the C library. Texts are passed as they are: to make an array of `ctypes` writes
-    to many pages, which a forked process would not share any more."""
+    """Functions of the C library.
+
+    Texts are passed as they are: to make an array of `ctypes` writes to many pages, which a forked
+    process would not share any more.
+    """
 
     name: Any
     """prctl of an option and a text."""
@@ -39,8 +43,10 @@ class _Calls(NamedTuple):
 
 @cache
 def load() -> _Calls | None:
-    """None where the C library has no prctl. To be called before a fork: a child must not look up
-    symbols."""
+    """Return None where the C library has no prctl.
+
+    To be called before a fork: a child must not look up symbols.
+    """
     try:
         libc = ctypes.CDLL(None)
         name, map_, sbrk = libc["prctl"], libc["prctl"], libc["sbrk"]
@@ -97,14 +103,16 @@ def of_worker(environ: Mapping[str, str]) -> str:
 
 
 def set_name(name: str) -> None:
-    """After `load`: be called this in `ps -o comm` and `top`; 15 bytes of it count. By a system
-    call: /proc/self/comm may belong to root."""
+    """After `load`: be called this in `ps -o comm` and `top`; 15 bytes of it count.
+
+    By a system call: /proc/self/comm may belong to root.
+    """
     if (calls := load()) is not None:
         calls.name(_PR_SET_NAME, os.fsencode(name)[:15], 0, 0, 0)
 
 
 def name() -> str:
-    """The name that this process has so far; empty where it is not known."""
+    """Return the name that this process has so far; empty where it is not known."""
     if (calls := load()) is None:
         return ""
     found = ctypes.create_string_buffer(16)
@@ -113,7 +121,10 @@ def name() -> str:
 
 
 def _stat() -> dict[int, int] | None:
-    """The addresses of this process's memory by their number; None where they are not known."""
+    """Return the addresses of this process's memory by their number.
+
+    None where they are not known.
+    """
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()

@@ -45,7 +45,8 @@ class WorkerSet:
         pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open,
     ) -> None:
         """`leaders_first`: a signal but SIGKILL reaches what a worker has started only when the
-        worker has ended."""
+        worker has ended.
+        """
         self._guard, self._leaders_first = guard, leaders_first
         self._followers: dict[int, int] = {}
         """The signals that the groups of these workers get when those have ended."""
@@ -60,7 +61,7 @@ class WorkerSet:
         self._all_exited.set()
 
     def owns(self, pid: int) -> bool:
-        """Whether `pid` is a worker not reaped yet: nobody else may reap it."""
+        """Return whether `pid` is a worker not reaped yet: nobody else may reap it."""
         return pid in self._held
 
     def start(
@@ -90,8 +91,10 @@ class WorkerSet:
             self._all_exited.clear()
 
     def signal_all(self, signum: int, received: Received = Received.NOBODY) -> None:
-        """Send to the process group of every worker, also where the leader has exited; but not to
-        those that have received it already."""
+        """Send a signal to the process group of every worker, also where the leader has exited.
+
+        But not to those that have received it already.
+        """
         match received:
             case Received.NOBODY:
                 for pid in self._held:
@@ -117,8 +120,10 @@ class WorkerSet:
         return True
 
     def signal_one(self, local_rank: int, signum: int) -> bool:
-        """Send to one worker alone; SIGKILL also to what it has started in its process group. False
-        when it has exited."""
+        """Send to one worker alone; SIGKILL also to what it has started in its process group.
+
+        False when it has exited.
+        """
         pid = self.pids[local_rank]
         if pid not in self._held or exits.peek(pid) is not None:
             return False
@@ -127,8 +132,10 @@ class WorkerSet:
         return syscalls.signal_process(pid, signum)
 
     def kill_holder(self, local_rank: int, holder: int) -> bool:
-        """SIGKILL to the one process that has said that it holds SIGTERM back, if it belongs to
-        this worker and does catch that signal. True when it was the worker itself."""
+        """Send SIGKILL to the one process that has said that it holds SIGTERM back.
+
+        If it belongs to this worker and does catch that signal. True when it was the worker itself.
+        """
         from rallypoint.process.stacks import catches
 
         pid = self.pids[local_rank] if local_rank < len(self.pids) else 0
@@ -154,8 +161,10 @@ class WorkerSet:
         return len(self.pids) - len(self.exits)
 
     def look(self) -> None:
-        """Have those in `exits` that have ended although nobody has told so yet. Before a signal:
-        after it nobody can tell whether a worker failed by itself."""
+        """Have those in `exits` that have ended although nobody has told so yet.
+
+        Before a signal: after it nobody can tell whether a worker failed by itself.
+        """
         for local_rank, pid in enumerate(self.pids):
             if local_rank not in self.exits and (outcome := exits.peek(pid)):
                 self._note(local_rank, outcome)
@@ -165,15 +174,19 @@ class WorkerSet:
         return len(self._members())
 
     async def wait_gone(self) -> None:
-        """Return when nothing of the workers is alive, grandchildren included; waits as long as
-        that takes. Safe to cancel."""
+        """Return when nothing of the workers is alive, grandchildren included.
+
+        Waits as long as that takes. Safe to cancel.
+        """
         await self._all_exited.wait()
         while members := self._members():
             await exits.wait_until_gone(members[0].pid, pidfd_open=self._pidfd_open)
 
     async def end(self, killed: asyncio.Event) -> list[int]:
-        """Return when nothing is left, which is not waited for once `killed` is set; see `reap`
-        for what is returned. Safe to cancel."""
+        """Return when nothing is left, which is not waited for once `killed` is set.
+
+        See `reap` for what is returned. Safe to cancel.
+        """
         gone = asyncio.ensure_future(self.wait_gone())
         hurry = asyncio.ensure_future(killed.wait())
         try:

@@ -26,7 +26,7 @@ class RendezvousBackend(ABC):
 
     @abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
-        """The value and its token; None if there is none yet.
+        """Return the value and its token; None if there is none yet.
 
         Raises RendezvousConnectionError when the store can't be reached, RendezvousStateError when
         what it holds can't be a value of this backend. May be retried.
@@ -65,7 +65,7 @@ class BeatingBackend(Protocol):
         """Store the counter of a node; it is there before the node joins."""
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """The counters of nodes, in order; -1 where there is none."""
+        """Return the counters of nodes, in order; -1 where there is none."""
 
 
 @runtime_checkable
@@ -80,8 +80,10 @@ class JoinRequestBackend(Protocol):
         """Leave a join request; returns its number: 1, 2, 3 and so on for this run id."""
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Return the requests with higher numbers, in order; None for one whose writer is not done
-        yet."""
+        """Return the requests with higher numbers, in order.
+
+        None for one whose writer is not done yet.
+        """
 
 
 @runtime_checkable
@@ -89,11 +91,13 @@ class ForgettingBackend(Protocol):
     """A backend that can delete what will not be read again. Without, it grows with each join."""
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """Delete the requests of these numbers, which are not used again; from then on they are
-        None."""
+        """Delete the requests of these numbers, which are not used again.
+
+        From then on they are None.
+        """
 
     def delete_beat(self, node: str) -> None:
-        """The counter of a node that has left; from then on it is -1."""
+        """Delete the counter of a node that has left; from then on it is -1."""
 
 
 class MemoryRendezvousBackend(RendezvousBackend):
@@ -133,17 +137,17 @@ class MemoryRendezvousBackend(RendezvousBackend):
             return self._changed.wait_for(lambda: self._version != known, timeout)
 
     def set_beat(self, node: str, beat: int) -> None:
-        """The counter of a node."""
+        """Set the counter of a node."""
         with self._changed:
             self._beats[node] = beat
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """The counters of nodes."""
+        """Return the counters of nodes."""
         with self._changed:
             return [self._beats.get(node, -1) for node in nodes]
 
     def post_join_request(self, request: bytes) -> int:
-        """One more join request."""
+        """Return one more join request."""
         with self._changed:
             self._requests.append(request)
             return len(self._requests)
@@ -160,6 +164,6 @@ class MemoryRendezvousBackend(RendezvousBackend):
                 self._requests[number - 1] = None
 
     def delete_beat(self, node: str) -> None:
-        """The counter of a node."""
+        """Delete the counter of a node."""
         with self._changed:
             self._beats.pop(node, None)

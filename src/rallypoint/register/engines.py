@@ -75,13 +75,15 @@ class LifeLocks(Protocol):
         """The lock that this process holds until it ends; None: it holds none."""
 
     def is_free(self, lock: LifeLock) -> bool:
-        """Whether the process that has held this lock is known to have ended."""
+        """Return whether the process that has held this lock is known to have ended."""
 
 
 class Engine(Protocol):
-    """All records in one place. It is made as `(where, settings, use)`: the endpoint, settings by
-    key, and `Use`. That does no I/O, and raises UsageError for what a person has to mend, which
-    begins with what was given: `key=value`, or the endpoint.
+    """All records in one place.
+
+    It is made as `(where, settings, use)`: the endpoint, settings by key, and `Use`. That does no
+    I/O, and raises UsageError for what a person has to mend, which begins with what was given:
+    `key=value`, or the endpoint.
 
     All methods but `open` and `wording` block. One thread at a time calls an engine and the
     registers that it has opened, except for the waits of a `WakingRegister`.
@@ -103,16 +105,23 @@ class Engine(Protocol):
         """
 
     def open(self, run_id: str, token: bytes | None) -> Register:
-        """Return the register of a job, without I/O. `token`: the secret by which the processes of
-        the job authenticate versions; None: there is none."""
+        """Return the register of a job, without I/O.
+
+        `token`: the secret by which the processes of the job authenticate versions; None: there is
+        none.
+        """
 
     def changed(self) -> list[str]:
-        """Return the run ids of the jobs whose records have changed since the last call. Leaves out
-        what can't be read, and raises nothing."""
+        """Return the run ids of the jobs whose records have changed since the last call.
+
+        Leaves out what can't be read, and raises nothing.
+        """
 
     def sweep(self) -> None:
-        """Remove what jobs have left a week or more ago, as far as that is possible. Raises
-        nothing."""
+        """Remove what jobs have left a week or more ago, as far as that is possible.
+
+        Raises nothing.
+        """
 
     def wording(self) -> Wording:
         """Return what to tell a person of this engine."""
@@ -202,8 +211,10 @@ def _loaded(what: str, load: Callable[[], T]) -> T:
 
 
 def find(name: str) -> Row | None:
-    """Return the row of an engine; None: there is none of this name. Reads what packages offer if
-    the name is not in the table. Raises RendezvousPlugInError."""
+    """Return the row of an engine; None: there is none of this name.
+
+    Reads what packages offer if the name is not in the table. Raises RendezvousPlugInError.
+    """
     if name in ENGINES:
         return ENGINES[name]
     found = _offered(name)
@@ -219,8 +230,11 @@ def known_engines() -> list[str]:
 
 
 def make(register: RegisterConfig, use: Use) -> Engine:
-    """Make the engine that was chosen. Does no I/O, but imports it. Raises UsageError, and
-    RendezvousPlugInError for one of a package that can't be used."""
+    """Make the engine that was chosen.
+
+    Does no I/O, but imports it. Raises UsageError, and RendezvousPlugInError for one of a package
+    that can't be used.
+    """
     if row := ENGINES.get(register.engine):
         return _made(row, register, use)
     if (found := _offered(register.engine)) is None:
@@ -250,8 +264,10 @@ def chosen(
     settings: Mapping[str, str],
     absolute_path: Callable[[str], str],
 ) -> RegisterConfig:
-    """Return the choice of an engine that there is, with its own settings. Names of files become
-    absolute by `absolute_path`. Raises as `find`."""
+    """Return the choice of an engine that there is, with its own settings.
+
+    Names of files become absolute by `absolute_path`. Raises as `find`.
+    """
     row = find(name)
     assert row is not None
     said = (
@@ -261,8 +277,11 @@ def chosen(
 
 
 def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[str]:
-    """Prepare an engine. Errors and remarks begin with how the place was given: by `flag`. Raises
-    as `Engine.prepare`, and UsageError in place of AccessError."""
+    """Prepare an engine.
+
+    Errors and remarks begin with how the place was given: by `flag`. Raises as `Engine.prepare`,
+    and UsageError in place of AccessError.
+    """
     try:
         remarks = engine.prepare()
     except RendezvousConnectionError:
@@ -285,8 +304,10 @@ def as_given(register: RegisterConfig, text: str, flag: str = "") -> str:
 
 
 def unanswered(engine: Engine, register: RegisterConfig, seconds: float, why: str) -> str:
-    """Return what a person reads who has waited so many seconds. `why`: the last error; empty:
-    there was no answer."""
+    """Return what a person reads who has waited so many seconds.
+
+    `why`: the last error; empty: there was no answer.
+    """
     waited, wording = f"waited {seconds:g} s", engine.wording()
     if not why:
         head = as_given(register, "").removesuffix(": ")

@@ -49,7 +49,7 @@ class HttpError(Exception):
         """The server may have executed the request."""
 
     def when_sent(self, was_sent: bool) -> Self:
-        """The same, of a request that was sent to it, or was not."""
+        """Return the same, of a request that was sent to it, or was not."""
         self.was_sent = was_sent
         return self
 
@@ -84,8 +84,10 @@ class ServerKind(NamedTuple):
 
 
 def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
-    """Return the context with these files; an empty name is none. Raises ParameterError for one
-    that can't be used."""
+    """Return the context with these files; an empty name is none.
+
+    Raises ParameterError for one that can't be used.
+    """
     import ssl  # Costs more than all else that this imports.
 
     try:
@@ -119,7 +121,7 @@ class HttpConnection:
         return self._connection is not None
 
     def ask(self, request: HttpRequest, limit_s: float) -> HttpReply:
-        """Raises HttpError, after `limit_s` at the latest."""
+        """Ask, and return the answer. Raises HttpError, after `limit_s` at the latest."""
         ends_at = time.monotonic() + limit_s
         is_kept, self.has_repeated = self._connection is not None, False
         try:
@@ -146,11 +148,13 @@ class HttpConnection:
     def lines(
         self, request: HttpRequest, limit_s: float, line_limit_s: float
     ) -> Generator[tuple[int, bytes], None, None]:
-        """The status, and the lines of an answer that may not end, for `limit_s`. A line without
-        its end is the last: the server has ended it.
+        """Yield the status, and the lines of an answer that may not end, for `limit_s`.
+
+        A line without its end is the last: the server has ended it.
 
         Raises HttpError, also if the head, or the rest of a line that has begun, does not come
-        within `line_limit_s`."""
+        within `line_limit_s`.
+        """
         now = time.monotonic()
         ends_at, patience_ends_at = now + limit_s, now + line_limit_s
         try:
@@ -181,11 +185,11 @@ class HttpConnection:
             wire.shutdown()
 
     def __del__(self) -> None:
-        """Registers are not closed by those who use them."""
+        """Close the connection: registers are not closed by their users."""
         self.close()
 
     def close(self) -> None:
-        """The next request opens another connection."""
+        """Close the connection; the next request opens another one."""
         connection, self._connection = self._connection, None
         wire, self._wire = self._wire, None
         if connection is not None:
@@ -194,7 +198,7 @@ class HttpConnection:
             wire.disconnect()
 
     def _send(self, request: HttpRequest, ends_at: float) -> HTTPResponse:
-        """Raises TimeoutError when the head of an answer has not come by then."""
+        """Send the request. Raises TimeoutError when no head of an answer has come by then."""
         if self._connection is None or self._wire is None:
             self._connection, self._wire = self._connect(ends_at)
         connection, wire = self._connection, self._wire
@@ -283,7 +287,7 @@ class _Wire:
         self._left, self._what = size, f"{what} has more than {size >> 10} KiB"
 
     def sendall(self, data: bytes) -> None:
-        """Raises TimeoutError when it has not sent all by then."""
+        """Send all. Raises TimeoutError when that was not done by then."""
         view = memoryview(data)
         while view:
             self._socket.settimeout(_left_s(self.ends_at))
@@ -294,7 +298,7 @@ class _Wire:
         return io.BufferedReader(_Received(self))
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Raises HttpError after more bytes than are allowed."""
+        """Receive more. Raises HttpError after more bytes than are allowed."""
         self._socket.settimeout(_left_s(self.ends_at))
         if self._left <= 0:
             raise HttpError(self._what)
@@ -329,7 +333,7 @@ class _Received(io.RawIOBase):
 
 
 def _dial(host: str, port: int, ends_at: float) -> socket.socket:
-    """A connection to the first address that takes one; each has its share of the time."""
+    """Return a connection to the first address that takes one; each has its share of the time."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, address) in enumerate(found):
         connecting = socket.socket(family, kind, protocol)
@@ -346,7 +350,7 @@ def _dial(host: str, port: int, ends_at: float) -> socket.socket:
 
 
 def _left_s(ends_at: float) -> float:
-    """Raises TimeoutError when no time is left."""
+    """Return the seconds that are left. Raises TimeoutError when none are."""
     if (left_s := ends_at - time.monotonic()) <= 0:
         raise TimeoutError
     return left_s

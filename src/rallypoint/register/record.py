@@ -1,5 +1,7 @@
-"""A job's record in its register, for one process. The register's calls block, so they have a
-thread."""
+"""A job's record in its register, for one process.
+
+The register's calls block, so they have a thread.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,10 @@ class RemovableRegister(Protocol):
     """A register that need not stay for ever."""
 
     def remove(self, token: Any) -> bool:
-        """Remove it, unless something follows the version of this token; returns whether it was
-        removed."""
+        """Remove the register, unless something follows the version of this token.
+
+        Returns whether it was removed.
+        """
 
 
 @runtime_checkable
@@ -78,8 +82,10 @@ class WakingRegister(Protocol):
 
 @runtime_checkable
 class SureRegister(Protocol):
-    """A register that is known to be empty when it has no value. A directory is none: one that is
-    not mounted looks empty."""
+    """A register that is known to be empty when it has no value.
+
+    A directory is none: one that is not mounted looks empty.
+    """
 
     is_sure_of_absence: bool
 
@@ -98,8 +104,11 @@ class RegisterRecord:
     def __init__(
         self, register: Register, thread: Caller, *, is_kept: bool = False, run_id: str = ""
     ) -> None:
-        """`is_kept`: nobody removes it while a node of its job lives. One of `serve` is removed
-        when all nodes have left. `run_id`: the job's; empty: a record may be of any job."""
+        """`is_kept`: nobody removes it while a node of its job lives.
+
+        One of `serve` is removed when all nodes have left. `run_id`: the job's; empty: a record may
+        be of any job.
+        """
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
         self.token: Any = None
@@ -110,15 +119,20 @@ class RegisterRecord:
         """The last record that this process has stored."""
 
     async def read(self) -> LeadRecord | None:
-        """None: there is none. Raises RecordError for what is no record, UnfitRecordError for one
-        that no leader writes, and what the register raises."""
+        """None: there is none.
+
+        Raises RecordError for what is no record, UnfitRecordError for one that no leader writes,
+        and what the register raises.
+        """
         data = await self._get()
         return None if data is None else decode(data, self._run_id)
 
     async def swap(self, record: LeadRecord, is_held: Callable[[], bool] = lambda: False) -> bool:
-        """In place of the version that was seen last: whether the register holds it now. An earlier
-        swap of the same epoch, of which it was not known whether it was stored, is followed by this
-        one. `is_held`: nobody else can have claimed. Raises as `read`."""
+        """In place of the version that was seen last: whether the register holds it now.
+
+        An earlier swap of the same epoch, of which it was not known whether it was stored, is
+        followed by this one. `is_held`: nobody else can have claimed. Raises as `read`.
+        """
         data = encode(record)
         while True:
             token = self.token
@@ -137,9 +151,11 @@ class RegisterRecord:
                 return False
 
     def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
-        """Whether the record that was found is an earlier attempt of this process. The last
-        confirmed record is no attempt if it has another token: somebody has put it back, or has
-        touched it while nobody else can have claimed."""
+        """Return whether the record that was found is an earlier attempt of this process.
+
+        The last confirmed record is no attempt if it has another token: somebody has put it back,
+        or has touched it while nobody else can have claimed.
+        """
         if found.epoch != record.epoch:
             return False
         confirmed = self._confirmed
@@ -148,7 +164,7 @@ class RegisterRecord:
         return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
 
     async def could_be_written(self) -> bool:
-        """Whether a swap would succeed now, as far as that can be known."""
+        """Return whether a swap would succeed now, as far as that can be known."""
         if not isinstance(self._register, TriableRegister):
             return False
         try:
@@ -180,8 +196,10 @@ class RegisterRecord:
 
 
 class RegisterWatch:
-    """Wakes who looks at a register again and again, if the register can tell of changes. It only
-    wakes: what is there is read as always. For the thread of the loop."""
+    """Wakes who looks at a register again and again, if the register can tell of changes.
+
+    It only wakes: what is there is read as always. For the thread of the loop.
+    """
 
     def __init__(self, register: Register) -> None:
         """Has a thread from the first wait until `close`, if the register can be waited for."""
@@ -213,7 +231,7 @@ class RegisterWatch:
 
 
 def _retrieve(waiting: asyncio.Future[bool]) -> None:
-    """A register that can't be reached wakes, too."""
+    """Retrieve the result; a register that can't be reached wakes, too."""
     if not waiting.cancelled():
         waiting.exception()
 
@@ -224,8 +242,11 @@ def encode(record: LeadRecord) -> bytes:
 
 
 def decode(data: bytes, run_id: str = "") -> LeadRecord:
-    """Raises RecordError for what is no record, or one of a newer version, and UnfitRecordError for
-    one that no leader of this job writes. `run_id`: the job's; empty: any."""
+    """Decode a record. `run_id`: the job's; empty: any.
+
+    Raises RecordError for what is no record, or one of a newer version, and UnfitRecordError for
+    one that no leader of this job writes.
+    """
     try:
         schema = _number.decode(_head.decode(data)[0])
         if schema > SCHEMA:
@@ -250,8 +271,10 @@ def decode(data: bytes, run_id: str = "") -> LeadRecord:
 def recorded_run_id(
     content: bytes, name: str, name_of: Callable[[str], str] = register_name
 ) -> str:
-    """Return the run id of the job with this record, which nobody has authenticated: `name_of` it
-    has to be the name of its register. Empty: a job that has just begun, or no record."""
+    """Return the run id of the job with this record, which is not authenticated.
+
+    `name_of` it has to be the name of its register. Empty: a job that has just begun, or no record.
+    """
     with suppress(RallypointError):
         job = decode(content).job
         run_id = "" if job is None else job.settings.run_id
@@ -262,9 +285,11 @@ def recorded_run_id(
 def run_id_of(
     name: str, read: Callable[[], bytes], name_of: Callable[[str], str] = register_name
 ) -> str:
-    """Return the run id of the job whose register has this name: by the name, or by what `read`
-    returns, which is stored there. Empty: it is not known. `name_of`: how another store names
-    registers. Raises what `read` raises, but no RallypointError."""
+    """Return the run id of the job whose register has this name.
+
+    By the name, or by what `read` returns, which is stored there. Empty: it is not known.
+    `name_of`: how another store names registers. Raises what `read` raises, but no RallypointError.
+    """
     if name_of is register_name and (run_id := readable_run_id(name)):
         return run_id
     with suppress(RallypointError, UnreadableVersionError):
@@ -276,15 +301,19 @@ class ChangedRecords:
     """Tells which records have changed since the last look at all of them."""
 
     def __init__(self, run_id_of: Callable[[str], str]) -> None:
-        """`run_id_of` returns the run id of the job whose register has this name; empty: it is not
-        known, as of a job that has just begun."""
+        """`run_id_of` returns the run id of the job whose register has this name.
+
+        Empty: it is not known, as of a job that has just begun.
+        """
         self._run_id_of = run_id_of
         self._known: dict[str, tuple[object, str]] = {}
         """The version and the run id, by name, as of the last look."""
 
     def look(self, versions: Iterable[tuple[str, object]]) -> list[str]:
-        """Return the run ids of the jobs whose registers have another version now, by name. Raises
-        what the iterable or `run_id_of` raises; then the next look tells of the same ones."""
+        """Return the run ids of the jobs whose registers have another version now, by name.
+
+        Raises what the iterable or `run_id_of` raises; then the next look tells of the same ones.
+        """
         seen: dict[str, tuple[object, str]] = {}
         found = []
         for name, version in versions:

@@ -1,5 +1,6 @@
-"""Marks a job's record as that of a dead leader (behaviour L6), for the guard of the agent that led
-the job; and tells the guard of any dead agent who leads the job next (behaviour L4).
+"""Marks a job's record as that of a dead leader (behaviour L6), for its agent's guard.
+
+And tells the guard of any dead agent who leads the job next (behaviour L4).
 
 A vacant record permits a claim at once. So this may be called only when the leader's process is
 dead and no worker of its node lives: the guard has seen to both. Nothing else is ever written:
@@ -53,9 +54,11 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
 
 
 def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
-    """Opens the register of this notice. Returns what reads it, and tells who is to hear that the
-    agent is dead, as `leading.who_hears`; a register that can't be reached within `limit_s` may
-    be another time."""
+    """Open the register of this notice.
+
+    Returns what reads it, and tells who is to hear that the agent is dead, as `leading.who_hears`;
+    a register that can't be reached within `limit_s` may be another time.
+    """
     register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None
 
@@ -77,7 +80,7 @@ def _register_of(notice: Notice, limit_s: float = _CALL_S) -> Register:
 
 
 def mark_dead(register: Register, epoch: Epoch) -> bool:
-    """The same, once, by the register of the job."""
+    """Return whether the same, once, by the register of the job."""
     while (found := register.get_state()) is not None:
         data, token = found
         try:

@@ -48,8 +48,10 @@ class SwappingBackend(RendezvousBackend):
     """Whether nothing is there when nothing is found."""
 
     def __init__(self, run_id: str, key: str, layout: VersionFormat) -> None:
-        """`key`: where the store has the value. `layout`: how versions are written. Raises
-        ParameterError for an empty run id."""
+        """`key`: where the store has the value.
+
+        `layout`: how versions are written. Raises ParameterError for an empty run id.
+        """
         if not run_id:
             raise ParameterError("run_id='': a register needs the name of its job")
         self._key, self._layout = key, layout
@@ -93,7 +95,7 @@ class SwappingBackend(RendezvousBackend):
 
     @abstractmethod
     def _read(self) -> Stored | None:
-        """The newest version; None: there is none."""
+        """Return the newest version; None: there is none."""
 
     @abstractmethod
     def _swap(self, data: bytes, token: Token | None) -> Swapped:

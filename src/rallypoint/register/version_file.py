@@ -37,7 +37,7 @@ def register_name(run_id: str) -> str:
 
 
 def is_register(name: str) -> bool:
-    """Whether a job's register may have this name."""
+    """Return whether a job's register may have this name."""
     return name.startswith(_PREFIX) and len(name) > len(_PREFIX) + _HASH
 
 
@@ -73,15 +73,17 @@ class VersionFormat:
     def __init__(
         self, run_id: str, token: bytes | None, elsewhere: str = "another directory"
     ) -> None:
-        """`token`: what the job's processes know and nobody else; None: files are not
-        authenticated. `elsewhere`: where a person could have a job begin anew."""
+        """`token`: the secret of the job's processes; None: files are not authenticated.
+
+        `elsewhere`: where a person could have a job begin anew.
+        """
         self._elsewhere = elsewhere
         job = run_id.encode()
         self._job = pack(">I", len(job)) + job
         self._key = b"" if token is None else register_key(token, run_id)
 
     def encode(self, place: str, version: VersionFile) -> bytes:
-        """The bytes of the file at `place`."""
+        """Return the bytes of the file at `place`."""
         following = version.following.encode()
         sealed = version.nonce + bytes((len(following),)) + following + version.content
         head = _MAGIC + _SCHEMA.pack(SCHEMA)

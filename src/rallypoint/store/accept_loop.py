@@ -23,8 +23,9 @@ OnConnection = Callable[[socket.socket, tuple[str, int]], None]
 
 
 class AcceptLoop:
-    """Accepts from construction to `close`; the listening socket, which must not block, stays the
-    caller's. For the thread of the loop.
+    """Accepts from construction to `close`. For the thread of the loop.
+
+    The listening socket, which must not block, stays the caller's.
 
     `on_connection` gets each connection, which does not block, and the peer's address. `may_accept`
     is called before each, and may `pause`. `on_shortage` gets the error when the system lacks
@@ -47,7 +48,7 @@ class AcceptLoop:
         self.resume()
 
     def pause(self) -> None:
-        """New connections wait in the kernel's queue. Safe to call again."""
+        """Pause: new connections wait in the kernel's queue. Safe to call again."""
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -112,7 +113,7 @@ class Connector:
 
 
 def source_of(host: str) -> str:
-    """The part of a peer's address that counts as one source of connections."""
+    """Return the part of a peer's address that counts as one source of connections."""
     if ":" not in host:
         return host
     return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:_IPV6_NETWORK_BYTES].hex()

@@ -59,8 +59,10 @@ EVERYBODY = AccessPolicy(Who.EVERYBODY)
 
 
 def round_policy(key: bytes, *, everybody: bool, networks: Sequence[str] = ()) -> AccessPolicy:
-    """The policy of a round store: nodes that enrol with `key`, and `networks`, may use it; or
-    everybody (`--insecure`)."""
+    """Return the policy of a round store.
+
+    Nodes that enrol with `key`, and `networks`, may use it; or everybody (`--insecure`).
+    """
     who = Who.EVERYBODY if everybody else Who.ALLOWED
     return AccessPolicy(
         who, tuple(networks), enrolment_key=key, remedy=named.store_allow, opener=named.insecure
@@ -68,7 +70,10 @@ def round_policy(key: bytes, *, everybody: bool, networks: Sequence[str] = ()) -
 
 
 def parse_network(text: str) -> str:
-    """A CIDR, or a single address, in its plain form. Raises ValueError with what is wrong."""
+    """Return a CIDR, or a single address, in its plain form.
+
+    Raises ValueError with what is wrong.
+    """
     from ipaddress import ip_network  # few need it, and every agent imports this module
 
     return str(ip_network(text.strip()))
@@ -141,7 +146,7 @@ class AccessGate:
         return Admission.HELD, None
 
     def enrol(self, address: str) -> list[int]:
-        """Allows an address from now on; returns the held connections that this lets in."""
+        """Allow an address from now on; return the held connections that this lets in."""
         self._enrolled.add(address)
         admitted = [
             connection for connection, peer in self._held.items() if peer.address == address
@@ -151,14 +156,16 @@ class AccessGate:
         return admitted
 
     def leave(self, connection: int) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         if connection in self._held:
             self._forget(connection)
         self._crowded_out = [each for each in self._crowded_out if each[0] != connection]
 
     def expire(self, now_s: float) -> list[tuple[int, Refusal]]:
-        """The connections that have been held for too long, or that others have crowded out; they
-        are forgotten: close them."""
+        """Return the connections that have been held for too long, or were crowded out.
+
+        They are forgotten: close them.
+        """
         dropped, self._crowded_out = self._crowded_out, []
         for connection in self._places.overdue(now_s):
             peer = self._forget(connection)
@@ -171,7 +178,7 @@ class AccessGate:
         return dropped
 
     def next_deadline_s(self) -> float | None:
-        """When to call `expire`, on the clock of `now_s`; None while nobody is held."""
+        """Return when to call `expire`, on the clock of `now_s`; None while nobody is held."""
         return 0.0 if self._crowded_out else self._places.next_overdue_at()
 
     def _forget(self, connection: int) -> Peer:
@@ -198,7 +205,7 @@ class AccessGate:
         )
 
     def _hopeless(self, peer: Peer) -> str | None:
-        """Why waiting can't help; None if it can."""
+        """Return why waiting can't help; None if it can."""
         match peer.reach:
             case PeerReach.OTHER_USER:
                 return (

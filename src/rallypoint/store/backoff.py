@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def uniform(low: float, high: float) -> float:
-    """A random number between the two."""
+    """Return a random number between the two."""
     # `random` would take a millisecond of an agent's start.
     return low + (high - low) * int.from_bytes(os.urandom(7)) / (1 << 56)
 

@@ -118,7 +118,7 @@ def _reason(cause: Exception) -> str:
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address that this node would come from; nothing is sent to find out."""
+    """Return the address that this node would come from; nothing is sent to find out."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.inet_pton(family, host)

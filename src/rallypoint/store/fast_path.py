@@ -52,7 +52,7 @@ class FastPath:
         }
 
     def serve(self, client: ClientId, data: bytes) -> tuple[bytes, bytes]:
-        """The answer to what `data` begins with, and what is left of it for the other path.
+        """Return the answer to what `data` begins with, and what is left of it for the other path.
 
         `data` is not empty, and begins with a request.
         """
@@ -116,7 +116,7 @@ class FastPath:
         return READY if self._is_there(data) else None
 
     def _is_there(self, data: bytes) -> bool:
-        """Whether it asks for one key, and that one has a value."""
+        """Return whether it asks for one key, and that one has a value."""
         is_one = data[1:9] == _ONE and _u64(data, 9)[0] == len(data) - 17
         return is_one and data[17:] in self._values
 

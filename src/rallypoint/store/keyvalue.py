@@ -103,7 +103,7 @@ class KeyValueMachine:
         }
 
     def apply(self, client: ClientId, request: c10d.StoreRequest) -> Replies:
-        """Serves one request.
+        """Serve one request.
 
         Raises ProtocolError, with nothing changed, when the only answer is to close the connection.
         """
@@ -130,7 +130,7 @@ class KeyValueMachine:
     # Values
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Stores a value, and wakes nobody. Raises ProtocolError if there is no room for it."""
+        """Store a value, and wake no client. Raises ProtocolError if there is no room for it."""
         old = self.values.get(key)
         grown = len(value) + (len(key) + ENTRY_BYTES if old is None else -len(old))
         if self._max_bytes is not None:
@@ -139,7 +139,7 @@ class KeyValueMachine:
         self.values[key] = value
 
     def add(self, key: bytes, delta: int) -> int:
-        """Adds to a counter, and wakes nobody. Raises ProtocolError, with nothing changed."""
+        """Add to a counter, and wake no client. Raises ProtocolError, with nothing changed."""
         number = self._counter(key) + delta
         if not I64_MIN <= number <= I64_MAX:
             raise ProtocolError(f"adding {delta} to key {key!r} leaves 64 bits")
@@ -363,7 +363,7 @@ class KeyValueMachine:
         ]
 
     def _has_seen(self, client: ClientId, key: bytes) -> bool:
-        """Marks a key as written for a waiting client; whether that ended its wait."""
+        """Mark a key as written for a waiting client; return whether that ended its wait."""
         wait = self.waits[client]
         assert isinstance(wait, _KeysWait)
         wait.missing.discard(key)

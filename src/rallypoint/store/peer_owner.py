@@ -36,8 +36,10 @@ SocketName = tuple[str, int] | tuple[str, int, int, int]
 
 
 def identify_peer(peer_name: SocketName, own_name: SocketName, own_uid: int) -> Peer:
-    """Return the user at the other end of a connection, given both names. Never blocks; takes some
-    20 us."""
+    """Return the user at the other end of a connection, given both names.
+
+    Never blocks; takes some 20 us.
+    """
     address, port = _endpoint(peer_name)
     own_end = _endpoint(own_name)
     is_local = address == own_end[0] or address == "::1" or address.startswith("127.")
@@ -54,7 +56,7 @@ def identify_peer(peer_name: SocketName, own_name: SocketName, own_uid: int) -> 
 
 
 def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
-    """The uid that owns the socket from `local` to `remote`, or None if none is here.
+    """Return the uid that owns the socket from `local` to `remote`, or None if none is here.
 
     Raises OSError when the kernel can't be asked in either way.
     """
@@ -107,7 +109,7 @@ def _read_proc(
 
 
 def _proc_end(family: int, end: SocketAddress) -> str:
-    """An address as /proc prints it: 32-bit words in host order."""
+    """Return an address as /proc prints it: 32-bit words in host order."""
     packed = _packed(family, end[0])[: 4 if family == socket.AF_INET else 16]
     words = struct.unpack(f"={len(packed) // 4}I", packed)
     return "".join(f"{word:08X}" for word in words) + f":{end[1]:04X}"

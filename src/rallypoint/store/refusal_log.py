@@ -1,5 +1,7 @@
-"""The choice of refusals that get a line: unknown peers must neither fill a log nor hide a line
-that matters. Pure."""
+"""The choice of refusals that get a line. Pure.
+
+Unknown peers must neither fill a log nor hide a line that matters.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class RefusalLog:
         self._end_s = float("-inf")
 
     def is_logged(self, subject: tuple[str, str], now_s: float) -> bool:
-        """Whether this refusal gets a line. `subject` is the address and the reason."""
+        """Return whether this refusal gets a line. `subject` is the address and the reason."""
         if subject in self._logged:
             return False
         if now_s >= self._end_s and not self._left_out:
@@ -39,6 +41,6 @@ class RefusalLog:
         return self._end_s if self._left_out else None
 
     def left_out(self) -> int:
-        """How many refusals got no line; they are forgotten."""
+        """Return how many refusals got no line; they are forgotten."""
         number, self._left_out = self._left_out, 0
         return number

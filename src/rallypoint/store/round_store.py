@@ -49,7 +49,7 @@ class Fork(Protocol):
 
 
 def say_on_stderr(line: str) -> None:
-    """A line of a process without a console of its own."""
+    """Print a line of a process without a console of its own."""
     say_directly(f"rallypoint: round store: {line}")
 
 
@@ -90,7 +90,7 @@ class RoundStore:
         return int(self._own_listener().getsockname()[1])
 
     def owns(self, pid: int) -> bool:
-        """Whether this is the store's process: nobody else may reap it."""
+        """Return whether this is the store's process: nobody else may reap it."""
         return self._served is not None and self._served.pid == pid
 
     def open(
@@ -102,7 +102,7 @@ class RoundStore:
         networks: Sequence[str] = (),
         on_lost: OnLost | None = None,
     ) -> None:
-        """Makes the store of one round available; `key` is the round's enrolment key.
+        """Make the store of one round available; `key` is the round's enrolment key.
 
         `open_access` lets everybody in; else `networks` (CIDRs) may use it besides enrolled nodes.
         `on_lost` is called from the loop, at most once, when what was stored is gone; without it
@@ -141,7 +141,7 @@ class RoundStore:
         self._watch_listener(self._served.start)
 
     def adopt(self, connection: socket.socket) -> None:
-        """Takes over a connection that the coordinator accepted on the shared port.
+        """Take over a connection that the coordinator accepted on the shared port.
 
         None of its bytes may have been consumed. It is closed when no round is open here: torch's
         clients and agents that enrol try again by themselves.
@@ -152,7 +152,7 @@ class RoundStore:
             self._served.adopt(connection)
 
     def close(self) -> None:
-        """Ends the round's store and everything in it. Safe to call again, and without a round.
+        """End the round's store and everything in it. Safe to call again, and without a round.
 
         New connections are closed at once until the next round is opened.
         """
@@ -163,7 +163,7 @@ class RoundStore:
         self._keep_turning_away()
 
     def shutdown(self) -> None:
-        """Closes the store and its listener: nothing remains."""
+        """Close the store and its listener: nothing remains."""
         self.close()
         self._watch_listener(None)
         if self._listener is not None:
@@ -193,7 +193,7 @@ class RoundStore:
         self._turning_away = AcceptLoop(self._loop, self._listener, _hang_up)
 
     def _turn_away(self) -> None:
-        """Closes the connections that are still queued: they came for a round that is over."""
+        """Close the connections that are still queued: they came for a round that is over."""
         while self._listener is not None:
             try:
                 self._listener.accept()[0].close()
@@ -260,7 +260,7 @@ class _RoundProcess:
             self._process.wait()
 
     def _ended(self) -> None:
-        """The process is gone though nobody closed the store, and what it kept in its memory."""
+        """Note that the process is gone, with what it kept, though it was not closed."""
         assert self._process is not None
         self._close_channel()
         self._process.kill()  # Unless it has gone already, it is about to.
@@ -272,7 +272,7 @@ class _RoundProcess:
             self._on_lost = None
 
     def _hand_over(self) -> None:
-        """Sends connections to the process; goes on when it can take more."""
+        """Send connections to the process; continue when it can take more."""
         assert self._channel is not None
         while self._handing_over:
             connection = self._handing_over[0]

@@ -38,8 +38,10 @@ _KEY_BYTES = 32
 
 
 class StoreLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a store's clients; None: no limit. A client over a limit is closed, with a line
-    that names the limit."""
+    """The limits of a store's clients; None: no limit.
+
+    A client over a limit is closed, with a line that names the limit.
+    """
 
     max_connections: int | None = None
     more_connections_by: str = "give a higher --max-connections"
@@ -84,13 +86,12 @@ class IdleTimeouts:
         return expired
 
     def next_deadline_s(self) -> float | None:
-        """When to call `expire`; None while nothing is expected."""
+        """Return when to call `expire`; None while nothing is expected."""
         return next(iter(self._deadlines.values()), None)
 
 
 class StoreStats(Struct, frozen=True):
-    """The contents of a store at this moment, and the requests that it has served since it
-    began."""
+    """The contents of a store at this moment, and its requests since it began."""
 
     connections: int
     keys: int
@@ -144,15 +145,15 @@ class StoreServer:
         )
 
     async def listen(self, listener: socket.socket) -> None:
-        """Accepts from a bound, non-blocking socket; it may be listening already."""
+        """Accept from a bound, non-blocking socket; it may be listening already."""
         await self._listening.listen(listener)
 
     def adopt(self, connection: socket.socket) -> None:
-        """Serves a connection that was accepted elsewhere. Takes the socket over."""
+        """Serve a connection that was accepted elsewhere. Takes the socket over."""
         self._listening.adopt(connection)
 
     def close(self) -> None:
-        """Drops every client and stops listening."""
+        """Drop every client and stops listening."""
         self._listening.close()
         self._held_alarm.cancel()
         self._idle_alarm.cancel()
@@ -198,7 +199,7 @@ class StoreServer:
         return self._machine.apply
 
     def send(self, replies: Replies) -> None:
-        """Sends each reply to the client that has waited for it."""
+        """Send each reply to the client that has waited for it."""
         for client, reply in replies:
             self._connections[client].send(reply)
 

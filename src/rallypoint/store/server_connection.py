@@ -221,8 +221,11 @@ class StoreServerConnection(asyncio.Protocol):
 
 
 class _Stranger(asyncio.BufferedProtocol):
-    """Reads for a connection that has not been admitted, in small pieces: with its own `buffer`, a
-    loop reads 256 KiB at once. What is not read stays in the kernel, which has its own limit."""
+    """A connection that has not been admitted, which is read in small pieces.
+
+    With its own `buffer`: a loop reads 256 KiB at once. What is not read stays in the kernel, which
+    has its own limit.
+    """
 
     def __init__(self, connection: StoreServerConnection, buffer: memoryview) -> None:
         self._connection, self._buffer = connection, buffer

@@ -21,7 +21,9 @@ _KEPT_BYTES = 4 << 20
 
 
 def new_event_loop(*, fast: bool = True) -> asyncio.AbstractEventLoop:
-    """A new loop; `fast=False` never takes uvloop's. The extra `rallypoint[fast]` installs it.
+    """Return a new loop; `fast=False` never takes uvloop's.
+
+    The extra `rallypoint[fast]` installs it.
 
     Only for processes that do nothing but serve: importing uvloop takes 35 ms, and up to 8 MiB of
     freed memory are kept from then on.
@@ -48,7 +50,7 @@ def _keep_freed_memory() -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Allows this process as many descriptors as the hard limit permits; how many it has then."""
+    """Allow this process as many descriptors as the hard limit permits; return the number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _DESCRIPTORS_CAP if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_CAP)
     if soft == resource.RLIM_INFINITY:
@@ -68,7 +70,7 @@ def of_open_files(*, whose: str) -> str:
 
 
 def connections_within(descriptors: int) -> int:
-    """How many connections a process with that many descriptors can hold, 1 at the least."""
+    """Return how many connections a process with that many descriptors can hold, 1 at the least."""
     return max(1, descriptors - OWN_DESCRIPTORS)
 
 
@@ -79,7 +81,7 @@ def serve_round(
     say: Say,
     max_bytes: int | None = None,
 ) -> None:
-    """Serves until killed, or until the agent's end of `channel` is closed.
+    """Serve until killed, or until the agent's end of `channel` is closed.
 
     `max_bytes` limits the keys and values of the workers; None: there is no limit.
 

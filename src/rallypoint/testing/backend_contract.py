@@ -52,7 +52,10 @@ class RendezvousBackendContract:
         raise NotImplementedError("subclass RendezvousBackendContract and give it make_backend()")
 
     def make_backend_of_another_job(self) -> RendezvousBackend | None:
-        """The same store, another run id; None leaves the rules about several jobs unchecked."""
+        """Return the same store with another run id.
+
+        None leaves the rules about several jobs unchecked.
+        """
         return None
 
     def _backend(self) -> BoundedBackend:
@@ -71,8 +74,10 @@ class RendezvousBackendContract:
         return after[1]
 
     def _soon(self, rule: str, read: Callable[[], object], wanted: object) -> None:
-        """Wait until a value that is written beside the state is seen by others, which may take a
-        moment."""
+        """Wait until a value that is written beside the state is seen by others.
+
+        That may take a moment.
+        """
         ends_at = time.monotonic() + self.limit_s
         while (now := read()) != wanted:
             assert time.monotonic() < ends_at, f"{rule}: {show(now)}, not {show(wanted)}"
@@ -394,8 +399,10 @@ class RendezvousBackendContract:
 def set_state(
     backend: BoundedBackend, state: bytes, token: Token | None = None
 ) -> tuple[bytes, Token, bool | None] | None:
-    """Return the state afterwards, and whether this call stored it; None: the backend tells
-    nothing."""
+    """Return the state afterwards, and whether this call stored it.
+
+    None: the backend tells nothing.
+    """
     after = backend.set_state(state, token)
     if after is not None:
         return after
@@ -433,8 +440,10 @@ def at_once(calls: list[Callable[[], None]]) -> None:
 
 
 class BoundedBackend:
-    """The calls of another backend, each in a thread. Raises AssertionError, which names a rule,
-    for a call that does not end or returns garbage."""
+    """The calls of another backend, each in a thread.
+
+    Raises AssertionError, which names a rule, for a call that does not end or returns garbage.
+    """
 
     def __init__(self, inner: RendezvousBackend, limit_s: float) -> None:
         self.inner: Any = inner
@@ -503,5 +512,5 @@ class BoundedBackend:
 
 
 def show(value: object) -> str:
-    """The beginning of a value, for a message."""
+    """Return the beginning of a value, for a message."""
     return f"{value!r:.60}"

@@ -38,7 +38,7 @@ class FakeClock:
         self._now_s += seconds
 
     def beside(self, offset_s: float = 0.0, rate: float = 1.0) -> Clock:
-        """A clock that moves with this one: `offset_s` off, and `rate` times as fast."""
+        """Return a clock that moves with this one: `offset_s` off, and `rate` times as fast."""
         return _Beside(self, offset_s, rate)
 
 

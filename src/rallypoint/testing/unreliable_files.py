@@ -165,7 +165,7 @@ class UnreliableFiles:
         server.attach(self)
 
     def suspended(self, seconds: float) -> None:
-        """The machine of this client was, for as long: its caches do not notice."""
+        """Suspend the machine of this client for as long: its caches do not notice."""
         self._suspended_s += seconds
 
     def make_directory(self, path: str) -> None:
@@ -225,7 +225,10 @@ class UnreliableFiles:
         return self._ask("read", path, bind)
 
     def link(self, source: str, target: str) -> None:
-        """A request that is late still knows its file and its directory."""
+        """Link a file.
+
+        A request that is late still knows its file and its directory.
+        """
 
         def bind(cached: bool) -> Callable[[], None]:
             node = self.server.child(*self._parent(source, cached))
@@ -265,7 +268,7 @@ class UnreliableFiles:
         self._drop("remove_directory", path, is_directory=True)
 
     def names(self, path: str) -> list[str]:
-        """A listing may be cached."""
+        """Note that a listing may be cached."""
 
         def bind(cached: bool) -> Callable[[], list[str]]:
             answer = self._answer("names", path) if cached else None
@@ -312,7 +315,7 @@ class UnreliableFiles:
         return self._ask("changed_at", path, bind)
 
     def file_system(self, path: str) -> int:
-        """The one that all clients have mounted."""
+        """Return the one that all clients have mounted."""
         return 1
 
     def now(self) -> float:

@@ -1,5 +1,7 @@
-"""Addresses: resolved ones, in numbers only, so that using one never asks a name server; and how a
-person writes an endpoint."""
+"""Addresses, in numbers only, and how a person writes an endpoint.
+
+Using one never asks a name server.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,10 @@ class Address(Struct, frozen=True):
 
 
 def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
-    """The host, without brackets, and the port of `HOST`, `HOST:PORT`, `[V6]:PORT`, or an IPv6
-    address alone. Port 0 is read: whether any port will do is for the caller to know.
+    """Return the host, without brackets, and the port of an endpoint.
+
+    `HOST`, `HOST:PORT`, `[V6]:PORT`, or an IPv6 address alone. Port 0 is read: whether any port
+    will do is for the caller to know.
 
     Raises ValueError, whose text says what is needed.
     """
@@ -73,7 +77,7 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
 
 
 def told_address(text: str) -> Address:
-    """Where another node says that it listens, or that a leader does. Raises ValueError."""
+    """Return where another node says that it listens, or that a leader does. Raises ValueError."""
     host, port = split_endpoint(text, 0)
     if not port:
         raise ValueError(_not_a_port("", 1))
@@ -81,7 +85,7 @@ def told_address(text: str) -> Address:
 
 
 def told_addresses(texts: Iterable[str]) -> list[Address]:
-    """The same of several, without those that are no addresses."""
+    """Return the same of several, without those that are no addresses."""
     found = []
     for text in texts:
         with suppress(ValueError):
@@ -90,7 +94,10 @@ def told_addresses(texts: Iterable[str]) -> list[Address]:
 
 
 def checked_host(host: str) -> str:
-    """A name or an address, without brackets around IPv6. Looks nothing up. Raises ValueError."""
+    """Return a name or an address, without brackets around IPv6. Raises ValueError.
+
+    Looks nothing up.
+    """
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not is_host(host) or (":" in host and not _is_ipv6(host)):
@@ -101,7 +108,7 @@ def checked_host(host: str) -> str:
 
 
 def read_port(text: str, least: int = 0) -> int:
-    """A port in plain digits. Raises ValueError."""
+    """Return a port in plain digits. Raises ValueError."""
     if not is_port(text, least):
         raise ValueError(_not_a_port(text, least))
     return int(text)
@@ -113,7 +120,7 @@ def _not_a_port(text: str, least: int) -> str:
 
 
 def is_port(text: str, least: int = 0) -> bool:
-    """A number in plain digits, in the range of ports."""
+    """Return whether a number in plain digits, in the range of ports."""
     plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
     return plain and least <= int(text) <= MAX_PORT
 

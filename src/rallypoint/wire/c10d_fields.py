@@ -53,23 +53,25 @@ class Opcode(IntEnum):
 
 
 def encode_string(value: bytes | bytearray) -> bytes:
-    """A reply field, and a request field too."""
+    """Return a reply field, and a request field too."""
     return b"".join((U64.pack(len(value)), value))
 
 
 def encode_i64(number: int) -> bytes:
-    """A counter or a result; the number is within 64 bits, signed."""
+    """Return a counter or a result; the number is within 64 bits, signed."""
     return I64.pack(number)
 
 
 def encode_ping(nonce: int) -> bytes:
-    """The reply to a PING."""
+    """Return the reply to a PING."""
     return U32.pack(nonce)
 
 
 def counter_of(value: bytes | bytearray) -> int | None:
-    """The counter that a value holds: its leading decimal number, as C reads it. None if it holds
-    none of 64 bits."""
+    """Return the counter that a value holds: its leading decimal number, as C reads it.
+
+    None if it holds none of 64 bits.
+    """
     number = _LEADING_INTEGER.match(value)
     if number is None or not I64_MIN <= int(number[1]) <= I64_MAX:
         return None

@@ -1,5 +1,6 @@
-"""The c10d `TCPStore` protocol, server side: the requests as types, and bytes in any segmentation
-that become such requests. Pure.
+"""The c10d `TCPStore` protocol, server side. Pure.
+
+The requests as types, and bytes in any segmentation that become such requests.
 
 A request is one opcode byte and its fields; a string is a u64 length and that many bytes; all
 integers are little-endian. Nothing else frames a request, so the session follows the fields.
@@ -219,7 +220,7 @@ class ServerSession:
         self._error: ProtocolError | None = None
 
     def receive(self, data: bytes) -> None:
-        """Adds bytes in the order of their arrival."""
+        """Add bytes in the order of their arrival."""
         if self._missing == 1 and not self._data and not self._parts:
             self._data, self._missing = data, 0
         else:
@@ -227,7 +228,7 @@ class ServerSession:
             self._came += len(data)
 
     def next_request(self) -> StoreRequest | None:
-        """The next complete request, or None until more bytes have been received.
+        """Return the next complete request, or None until more bytes have been received.
 
         Raises ProtocolError, again at every further call: the connection must be closed.
         Requests before the broken one have been returned, whatever the segmentation.
@@ -249,7 +250,7 @@ class ServerSession:
         return None
 
     def _parse(self) -> StoreRequest | None:
-        """The next request of `_data`; None when more must come first."""
+        """Return the next request of `_data`; None when more must come first."""
         data, at = self._data, self._at
         size = len(data)
         missing = 1
@@ -272,8 +273,9 @@ class ServerSession:
         return None
 
     def _read(self, data: bytes, at: int) -> tuple[StoreRequest | None, int, int]:
-        """Parse a rarer request: a VALIDATE, for which there is no request, or a list, or a part of
-        it.
+        """Parse a rarer request: a VALIDATE, or a list, or a part of it.
+
+        There is no request for a VALIDATE.
 
         Returns where that begins which is still to be read, and where it ends: after `data`, if it
         is not all there.
@@ -313,7 +315,10 @@ class ServerSession:
 
 
 def _read_fixed(data: bytes, at: int, shape: _Shape) -> tuple[StoreRequest | None, int]:
-    """The request of this shape. If it is not all there: None, and a place that it reaches."""
+    """Return the request of this shape.
+
+    If it is not all there: None, and a place that it reaches.
+    """
     make, limits, number = shape
     size = len(data)
     found: list[Any] = []
@@ -351,8 +356,11 @@ class _List:
         self._bytes = 0
 
     def read(self, data: bytes, at: int) -> tuple[int, int]:
-        """Takes the strings that are there as a whole. Returns where they end, and where all that
-        is known of the request ends: after `data`, if some are missing."""
+        """Take the strings that are there as a whole.
+
+        Returns where they end, and where all that is known of the request ends: after `data`, if
+        some are missing.
+        """
         limits, found, size = self._limits, self._found, len(data)
         missing, total, several = self._missing, self._bytes - at, len(limits) - 1
         end = at

@@ -43,13 +43,15 @@ _M = TypeVar("_M", bound=Struct)
 
 
 def encode(message: ToCoordinator | ToAgent) -> bytes:
-    """The bytes of one message, for one frame."""
+    """Return the bytes of one message, for one frame."""
     return _encoder.encode(message)
 
 
 def fitting(report: Report) -> Report:
-    """The report with numbers and texts cut to what the coordinator accepts, whatever the workers
-    have written."""
+    """Return the report with numbers and texts cut to what the coordinator accepts.
+
+    Whatever the workers have written.
+    """
     report = limits.fit(report)
     if isinstance(report, Failed | Detailed):
         whole, rest = report.failures[:FAILURES_WITH_TEXT], report.failures[FAILURES_WITH_TEXT:]
@@ -59,8 +61,10 @@ def fitting(report: Report) -> Report:
 
 
 def for_version(message: ToAgent, version: int) -> ToAgent | None:
-    """Return the message as a peer that speaks this version understands it; None: it is not sent to
-    that one."""
+    """Return the message as a peer that speaks this version understands it.
+
+    None: it is not sent to that one.
+    """
     if version >= WITH_REQUESTS:
         return message
     match message:
@@ -72,12 +76,12 @@ def for_version(message: ToAgent, version: int) -> ToAgent | None:
 
 
 def decode_to_coordinator(payload: bytes) -> ToCoordinator:
-    """Raises MessageError, also for a value out of its limits."""
+    """Decode a message. Raises MessageError, also for a value out of its limits."""
     return _decode(_to_coordinator, payload, limits.MAX_SAID)
 
 
 def decode_to_agent(payload: bytes) -> ToAgent:
-    """Raises MessageError, also for a value out of its limits."""
+    """Decode a message. Raises MessageError, also for a value out of its limits."""
     return _decode(_to_agent, payload, limits.MAX_SENTENCE)
 
 

@@ -1,4 +1,5 @@
 """Notices for a guard, which it carries out when its agent has died and no worker lives any more.
+
 It reports the death to the coordinator (behaviour F2), or, if the agent led the job itself,
 releases the job's register (behaviour L6). If that coordinator may have died with the agent, the
 guard tells the next one (behaviour L4). Pure.
@@ -35,8 +36,11 @@ _LABEL = b"rallypoint agent died\0"
 
 
 class RegisterAt(Struct, frozen=True, array_like=True):
-    """The register of a job. Texts are bytes, since a path may be any; it is absolute, as a guard
-    has no directory of its own."""
+    """The register of a job.
+
+    Texts are bytes, since a path may be any; it is absolute, as a guard has no directory of its
+    own.
+    """
 
     engine: str
     where: bytes
@@ -82,8 +86,10 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
 
 
 class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
-    """All that a guard needs to mark the record of a job whose leader has died. Never printed: it
-    has the token."""
+    """All that a guard needs to mark the record of a job whose leader has died.
+
+    Never printed: it has the token.
+    """
 
     register: RegisterAt
     run_id: str
@@ -103,8 +109,10 @@ Notice = DeathNotice | ReleaseNotice
 
 
 class ByRegister(NamedTuple):
-    """Calls for the register of a job that any of its nodes may lead. Each runs in a process of its
-    own that may be killed."""
+    """Calls for the register of a job that any of its nodes may lead.
+
+    Each runs in a process of its own that may be killed.
+    """
 
     release: Callable[[ReleaseNotice, float], None]
     """Marks the record that the notice names, within so many seconds if its register answers."""
@@ -125,12 +133,12 @@ def _text(data: bytes) -> str:
 
 
 def commitment(secret: bytes) -> bytes:
-    """A hash that the agent sends when it attaches; it gives nothing away."""
+    """Return a hash that the agent sends when it attaches; it gives nothing away."""
     return sha256(_LABEL + secret)
 
 
 def is_proven(secret: bytes, committed: bytes) -> bool:
-    """Whether this is the secret that was committed to; none is to b""."""
+    """Return whether this is the secret that was committed to; none is to b""."""
     return compare_digest(commitment(secret), committed)
 
 
@@ -140,8 +148,10 @@ def encode(notice: Notice) -> bytes:
 
 
 def with_register(notice: DeathNotice, register: RegisterConfig | None) -> DeathNotice:
-    """The same of an agent that finds its leader by this register, if that fits into the shared
-    memory; else the next leader is not told."""
+    """Return the same notice of an agent that finds its leader by this register.
+
+    If that fits into the shared memory; else the next leader is not told.
+    """
     if register is None:
         return notice
     longer = replace(notice, register=RegisterAt.of(register))
@@ -156,12 +166,14 @@ def encode_release(
     incarnation: str = "",
     place: DeadPlace | None = None,
 ) -> bytes:
-    """The notice of an agent that leads a job by this register. One that is longer than the shared
-    memory is none: then a claim waits for the hold."""
+    """Return the notice of an agent that leads a job by this register.
+
+    One that is longer than the shared memory is none: then a claim waits for the hold.
+    """
     there = RegisterAt.of(register)
     return encode(ReleaseNotice(there, run_id, token, epoch, incarnation, place))
 
 
 def decode(data: bytes) -> Notice:
-    """Raises msgspec.DecodeError."""
+    """Decode a notice. Raises msgspec.DecodeError."""
     return _decoder.decode(data)

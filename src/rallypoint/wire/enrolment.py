@@ -44,7 +44,7 @@ class _Side:
         """The text that the peer proved, once the conversation is over."""
 
     def receive(self, data: bytes) -> bytes:
-        """Takes bytes in any segmentation and returns those to send, if any.
+        """Take bytes in any segmentation and return those to send, if any.
 
         Raises ProtocolError when the peer is no peer of ours. Bytes after the end are an error.
         """
@@ -139,7 +139,7 @@ class AgentEnrolment(_Side):
 
 
 def is_enrolment_preamble(first_bytes: bytes) -> bool:
-    """Whether a connection that begins so is an agent that enrols; 4 bytes decide."""
+    """Return whether a connection that begins so is an agent that enrols; 4 bytes decide."""
     return first_bytes[: len(MAGIC)] == MAGIC
 
 

@@ -35,7 +35,7 @@ class _Tags:
         self._keyed = None if key is None else blake2s(key=key, digest_size=TAG_BYTES)
 
     def of(self, sequence: int, payload: bytes) -> bytes:
-        """The tag of this frame."""
+        """Return the tag of this frame."""
         if self._keyed is None:
             return _NO_TAG
         hashed = self._keyed.copy()
@@ -53,7 +53,7 @@ class FrameEncoder:
         self._sequence = 0
 
     def encode(self, payload: bytes) -> bytes:
-        """The next frame. It must be sent, once, in the order of the calls."""
+        """Return the next frame. It must be sent, once, in the order of the calls."""
         sequence = self._sequence
         self._sequence = sequence + 1
         return _HEADER.pack(len(payload), sequence, self._tags.of(sequence, payload)) + payload
@@ -68,8 +68,10 @@ class FrameDecoder:
     __slots__ = ("_error", "_pending", "_sequence", "_tags", "max_frame_bytes")
 
     def __init__(self, key: bytes | None, max_frame_bytes: int) -> None:
-        """`max_frame_bytes` limits the payload, before anything of it is stored. It may be raised
-        later."""
+        """`max_frame_bytes` limits the payload, before anything of it is stored.
+
+        It may be raised later.
+        """
         self._tags = _Tags(key)
         self.max_frame_bytes = max_frame_bytes
         self._sequence = 0
@@ -77,7 +79,7 @@ class FrameDecoder:
         self._error: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that `data` completes, in order; linear, whatever the segmentation.
+        """Return the payloads that `data` completes, in order; linear, whatever the segmentation.
 
         Raises ProtocolError on a frame that is too long, out of sequence or wrongly tagged; intact
         frames of the same segment are lost with the connection.

@@ -85,8 +85,9 @@ class _Stage(Enum):
 
 
 class Established(msgspec.Struct, frozen=True):
-    """Both sides have proven themselves; `keys` is None only with `--insecure`. `version` is the
-    one of the protocol that both use.
+    """Both sides have proven themselves; `keys` is None only with `--insecure`.
+
+    `version` is the one of the protocol that both use.
 
     `leftover` are bytes that followed the handshake: feed them to the frame decoder first.
     """
@@ -99,8 +100,10 @@ class Established(msgspec.Struct, frozen=True):
 
 
 class _Handshake:
-    """The parts of a handshake that both sides share: a small inbox, the opening magic, and the
-    end."""
+    """The parts of a handshake that both sides share.
+
+    A small inbox, the opening magic, and the end.
+    """
 
     def __init__(self, nonce: bytes, spoken: Versions) -> None:
         if len(nonce) != NONCE_BYTES:
@@ -140,7 +143,7 @@ class _Handshake:
         return answer
 
     def unfinished(self) -> ProtocolError:
-        """The error of a peer that hung up in the middle of the handshake."""
+        """Return the error of a peer that hung up in the middle of the handshake."""
         if not self._has_heard:
             return PeerHungUpError()
         return ForeignPeerError(
@@ -205,7 +208,7 @@ class ClientHandshake(_Handshake):
         self._context: ProofContext | None = None
 
     def hello(self) -> bytes:
-        """The first bytes of the connection."""
+        """Return the first bytes of the connection."""
         run_id = self._run_id.encode()
         flags = self._spoken.in_flags(0 if self._token is None else _HAS_TOKEN)
         head = _HELLO.pack(SESSION_MAGIC, self._spoken.oldest, flags, len(run_id))
@@ -274,7 +277,7 @@ class ClientHandshake(_Handshake):
         return context.client_proof(self._token)
 
     def _spoken_by_server(self, nonce: bytes) -> Versions:
-        """The versions of the server. Raises ProtocolError if it would use a newer one."""
+        """Return the versions of the server. Raises ProtocolError if it would use a newer one."""
         theirs = Versions.of_nonce(nonce)
         if theirs is None and self._version < WITH_RANGES:
             return Versions(self._version, self._version)
@@ -420,7 +423,7 @@ class ServerHandshake(_Handshake):
 
 
 def altered() -> ProtocolError:
-    """The error of a side that was to use an older version than both speak."""
+    """Return the error of a side that was to use an older version than both speak."""
     return ProtocolError(
         "what a node and the coordinator have sent each other was altered on its way, so that they "
         "would use an older version of Rallypoint's protocol than both speak: find what is between "
@@ -429,6 +432,9 @@ def altered() -> ProtocolError:
 
 
 def printable(raw: bytes) -> str:
-    """A stranger's text made safe for a terminal: one line, no control or unknown characters."""
+    """Return a stranger's text made safe for a terminal.
+
+    One line, no control or unknown characters.
+    """
     text = raw[:MAX_REFUSAL_BYTES].decode(errors="replace")
     return "".join(letter if letter.isprintable() else "?" for letter in text)

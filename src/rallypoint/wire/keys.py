@@ -1,5 +1,6 @@
-"""The keys that are derived from a token, each for one purpose only, and proofs that a side knows
-the token (behaviours F8, F9).
+"""The keys that are derived from a token, each for one purpose only.
+
+And proofs that a side knows the token (behaviours F8, F9).
 
 Derivation is HKDF-SHA256 (RFC 5869). The purpose is in `info`, whose parts carry their lengths, so
 that no two different inputs are the same bytes. A proof is HMAC-SHA256, under the token, of a role
@@ -63,8 +64,10 @@ def session_keys(
     run_id: str,
     ranges: bytes = b"",
 ) -> SessionKeys:
-    """The keys of one connection: both nonces are fresh, so they are never used twice. `ranges`:
-    what both sides speak; empty before version 4."""
+    """Return the keys of one connection: both nonces are fresh, so they are never used twice.
+
+    `ranges`: what both sides speak; empty before version 4.
+    """
     info = b"rallypoint session" + pack(">H", version) + _counted(run_id.encode()) + ranges
     secret = hkdf_extract(client_nonce + server_nonce, token)
     keys = hkdf_expand(secret, info, 2 * KEY_BYTES)
@@ -72,7 +75,10 @@ def session_keys(
 
 
 def job_token(master: bytes, run_id: str) -> bytes:
-    """The token of one job, which tells nothing about `master` or the tokens of other jobs."""
+    """Return the token of one job.
+
+    It tells nothing about `master` or the tokens of other jobs.
+    """
     info = b"rallypoint job token" + _counted(run_id.encode())
     return hkdf_expand(hkdf_extract(b"", master), info, KEY_BYTES)
 
@@ -110,7 +116,7 @@ class ProofContext(Struct, frozen=True):
         return self._proof(token, _SERVER_LABEL)
 
     def keys(self, token: bytes) -> SessionKeys:
-        """The keys of the frames that follow."""
+        """Return the keys of the frames that follow."""
         nonces = self.client_nonce, self.server_nonce
         return session_keys(token, *nonces, self.version, self.run_id, self._ranges)
 

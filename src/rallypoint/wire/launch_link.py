@@ -1,5 +1,6 @@
-"""The messages between `rallypoint launch` and a host that it has reached, by the pipes of an ssh
-client. Pure.
+"""The messages between `rallypoint launch` and a host that it has reached. Pure.
+
+They go by the pipes of an ssh client.
 
 Each message is a frame: its length in four bytes, and msgpack. A login shell may write something
 of its own first, so what a host says begins behind a mark. Both sides are the same version of
@@ -22,8 +23,10 @@ _LENGTH = 4
 
 
 class Look(Struct, frozen=True, tag=True):
-    """Comes first: where an agent is to run, and the script, which is looked for; empty: it is no
-    file."""
+    """The first message: where an agent is to run, and the script, which is looked for.
+
+    Empty: it is no file.
+    """
 
     directory: str
     script: str
@@ -36,8 +39,11 @@ class Here(Struct, frozen=True, tag=True):
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """The host has what it was asked for. `address` is its own, by which ssh has reached it, empty
-    if that is not known; on `port` nothing listens there."""
+    """The host has what it was asked for.
+
+    `address` is its own, by which ssh has reached it, empty if that is not known; on `port` nothing
+    listens there.
+    """
 
     address: str
     port: int
@@ -64,8 +70,10 @@ class AgentOutput(Struct, frozen=True, tag="Output"):
 
 
 class AgentEnded(Struct, frozen=True, tag="Ended"):
-    """The agent's exit code (minus the number of a signal), and its summary, empty if it has
-    written none."""
+    """The agent's exit code (minus the number of a signal), and its summary.
+
+    The summary is empty if it has written none.
+    """
 
     code: int
     summary: bytes
@@ -108,7 +116,7 @@ M = TypeVar("M")
 
 
 def frame(message: FromHost | ToHost) -> bytes:
-    """The bytes of one message."""
+    """Return the bytes of one message."""
     payload = _encoder.encode(message)
     return len(payload).to_bytes(_LENGTH, "big") + payload
 
@@ -122,7 +130,7 @@ class LinkReader(Generic[M]):
         self.noise = b""
 
     def feed(self, data: bytes) -> list[M]:
-        """The messages that `data` completes. Raises ValueError for what is none."""
+        """Return the messages that `data` completes. Raises ValueError for what is none."""
         self._held += data
         if self._mark:
             before, mark, behind = self._held.partition(self._mark)
@@ -147,8 +155,10 @@ class LinkReader(Generic[M]):
 
     @property
     def rest(self) -> bytes:
-        """Return the bytes that have come and are no message: of a program that is none of
-        Rallypoint's."""
+        """Return the bytes that have come and are no message.
+
+        Of a program that is none of Rallypoint's.
+        """
         return self._held if self._mark else b""
 
 

@@ -89,12 +89,12 @@ def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:
 
 
 def pack_word(value: int) -> bytes:
-    """One word. Raises struct.error for what does not fit into it."""
+    """Return one word. Raises struct.error for what does not fit into it."""
     return _WORD.pack(value)
 
 
 def pack_request(number: int, kind: ShmRequest) -> int:
-    """The request as a word. Numbers count from 1; a withdrawn request keeps its number."""
+    """Return the request as a word. Numbers count from 1; a withdrawn request keeps its number."""
     return number << at.KIND_BITS | kind
 
 
@@ -137,7 +137,7 @@ def _reported(words: Sequence[int]) -> Reported:
 
 
 def pack_printed(reported: Reported) -> bytes:
-    """The words of the relay, from `OUTPUT_STEP` on. Numbers that do not fit are limited."""
+    """Return the words of the relay, from `OUTPUT_STEP` on. Numbers that do not fit are limited."""
     loss = _DOUBLE.pack(-0.0 if reported.loss == 0 else reported.loss or 0.0)
     return b"".join(
         (
@@ -161,14 +161,17 @@ MAX_LINE_BYTES = 4096
 
 
 class LineSplitter:
-    """Cuts what comes through a pipe into lines. Of a line that is too long only the end may come
-    out, so that the lines of other writers are kept."""
+    """Cuts what comes through a pipe into lines.
+
+    Of a line that is too long only the end may come out, so that the lines of other writers are
+    kept.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now, without their ends."""
+        """Return the lines that are complete now, without their ends."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""
         return lines

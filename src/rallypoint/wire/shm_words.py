@@ -75,15 +75,18 @@ NS_PER_S = 1_000_000_000
 
 
 def shm_bytes(workers: int) -> int:
-    """The size of shared memory."""
+    """Return the size of shared memory."""
     return WORD_BYTES * (HEADER_WORDS + SLOT_WORDS * workers)
 
 
 def first_word(local_rank: int) -> int:
-    """Where the slot of this worker begins."""
+    """Return where the slot of this worker begins."""
     return HEADER_WORDS + SLOT_WORDS * local_rank
 
 
 def ask_stacks_path(stacks: str) -> str:
-    """The named pipe at which a process waits that writes its stacks to this file when asked."""
+    """Return the named pipe at which a process waits that writes its stacks.
+
+    To this file when asked.
+    """
     return f"{stacks}.ask"

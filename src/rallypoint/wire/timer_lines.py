@@ -31,14 +31,14 @@ class TimerLine(NamedTuple):
 def format_timer_line(
     pid: int, scope: str, expires_at: float, signal: int, length_s: float | None = None
 ) -> str:
-    """The request as JSON, without the end of the line."""
+    """Return the request as JSON, without the end of the line."""
     fields = {"pid": pid, "scope_id": scope, "expiration_time": expires_at, "signal": signal}
     told = {} if length_s is None else {"after_s": length_s}
     return json.dumps({"version": VERSION} | fields | told)
 
 
 def parse_timer_line(line: bytes) -> TimerLine | None:
-    """The request, or None for anything else."""
+    """Return the request, or None for anything else."""
     try:
         said = read_object(line)
     except UnreadableJsonError:

@@ -1,5 +1,6 @@
-"""The versions of the session protocol that a side speaks, and the one that two sides use
-(behaviour R7). Pure.
+"""The versions of the session protocol that a side speaks. Pure.
+
+And the one that two sides use (behaviour R7).
 
 The hello names the oldest version that a client speaks, and in bits which version 2 leaves free how
 many newer ones it speaks as well: a server that speaks version 2 alone takes it for a client of
@@ -43,14 +44,14 @@ class Versions(Struct, frozen=True):
         return versions_text(self.oldest, self.newest)
 
     def common(self, other: Versions) -> int:
-        """The newest that both speak. Raises VersionMismatchError for none."""
+        """Return the newest that both speak. Raises VersionMismatchError for none."""
         found = min(self.newest, other.newest)
         if found < max(self.oldest, other.oldest):
             raise VersionMismatchError(str(self), str(other))
         return found
 
     def in_flags(self, flags: int) -> int:
-        """The flags of a hello, with how many newer versions the client speaks."""
+        """Return the flags of a hello, with how many newer versions the client speaks."""
         return flags | min(self.newest - self.oldest, NEWER_MAX) << _NEWER_SHIFT
 
     @classmethod
@@ -59,7 +60,7 @@ class Versions(Struct, frozen=True):
         return cls(oldest, oldest + (flags >> _NEWER_SHIFT))
 
     def marked(self, nonce: bytes) -> bytes:
-        """The nonce of a side that speaks these, which says so in its last bytes."""
+        """Return the nonce of a side that speaks these, which says so in its last bytes."""
         if self.newest < WITH_RANGES or self.newest > _MARKED_MAX:
             return nonce
         mark = _MARK.pack(_MARK_MAGIC, self.oldest, min(self.newest, self.oldest + NEWER_MAX))
@@ -67,7 +68,7 @@ class Versions(Struct, frozen=True):
 
     @classmethod
     def of_nonce(cls, nonce: bytes) -> Versions | None:
-        """The versions that a side names in its nonce; None: it names none."""
+        """Return the versions that a side names in its nonce; None: it names none."""
         magic, oldest, newest = _MARK.unpack(nonce[-_MARK.size :])
         return cls(oldest, newest) if magic == _MARK_MAGIC and oldest <= newest else None
 

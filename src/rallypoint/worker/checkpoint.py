@@ -32,8 +32,11 @@ _held_words: memoryview | None = None
 
 
 def drain_requested() -> bool:
-    """Whether a node is about to leave the job, and a checkpoint is wanted before. Cheap enough
-    for every step; each rank learns it at a moment of its own, so agree on it before acting."""
+    """Return whether a node is about to leave the job, and a checkpoint is wanted before.
+
+    Cheap enough for every step; each rank learns it at a moment of its own, so agree on it before
+    acting.
+    """
     words = _words
     if words is None or getsignal(SIGTERM) is not _handler:
         words = _listen()
@@ -41,8 +44,10 @@ def drain_requested() -> bool:
 
 
 def should_restart_at_checkpoint() -> bool:
-    """Whether the job would re-form at the next checkpoint, for any reason: a node leaves, or new
-    ones wait to take part. Otherwise as `drain_requested`."""
+    """Return whether the job would re-form at the next checkpoint.
+
+    For any reason: a node leaves, or new ones wait to take part. Otherwise as `drain_requested`.
+    """
     words = _words
     if words is None or getsignal(SIGTERM) is not _handler:
         words = _listen()
@@ -50,9 +55,12 @@ def should_restart_at_checkpoint() -> bool:
 
 
 def checkpoint_requested() -> bool:
-    """Whether a checkpoint is wanted now, for any reason: the job is about to re-form, or a person
-    asks for one (`rallypoint checkpoint`) and the round goes on. Otherwise as `drain_requested`.
-    False again once this process has called `checkpoint_saved`."""
+    """Return whether a checkpoint is wanted now, for any reason.
+
+    The job is about to re-form, or a person asks for one (`rallypoint checkpoint`) and the round
+    goes on. Otherwise as `drain_requested`. False again once this process has called
+    `checkpoint_saved`.
+    """
     words = _words
     if words is None or getsignal(SIGTERM) is not _handler:
         words = _listen()
@@ -85,9 +93,11 @@ def checkpoint_saved(step: int | None = None) -> bool:
 
 
 def is_current() -> bool:
-    """False once the round of this process was ended, or the lease of its node is over: others may
-    have taken its place, so that it must not overwrite their checkpoint. This is known here also
-    while the agent is paused. True outside of rallypoint."""
+    """Return False once the round of this process was ended, or its node's lease is over.
+
+    Others may have taken its place, so that it must not overwrite their checkpoint. This is known
+    here also while the agent is paused. True outside of rallypoint.
+    """
     found = shm()
     if found is None:
         return True
@@ -168,7 +178,10 @@ def _lives(pid: int) -> bool:
 
 
 def _forget() -> None:
-    """A process that is forked ends by SIGTERM, as its parent's program expects."""
+    """Forget the hold in a forked process.
+
+    It ends by SIGTERM, as its parent's program expects.
+    """
     global _words, _handler, _tried_to_hold, _takes_wishes
     _words = _handler = None
     _tried_to_hold = _takes_wishes = False

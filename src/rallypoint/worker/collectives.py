@@ -24,7 +24,7 @@ _barriers: Counter[str] = Counter()
 
 
 def store() -> Store:
-    """A store that all workers of this round share, under a prefix of its own.
+    """Return a store that all workers of this round share, under a prefix of its own.
 
     A client of MASTER_ADDR:MASTER_PORT, made at the first call; the same object for all threads.
     Nothing in it outlives the round. Outside of a launcher: a store in this process alone.
@@ -35,7 +35,7 @@ def store() -> Store:
 
 
 def barrier(name: str = "", timeout_s: float = 300.0) -> None:
-    """Returns when every worker of the round has come to this barrier. Blocks.
+    """Return when every worker of the round has come to this barrier. Blocks.
 
     A name may be used again: the n-th meeting of one rank is the n-th of the others. Raises
     StoreTimeoutError, which names the ranks that did not come, or StoreConnectionError; then the
@@ -79,7 +79,7 @@ def _connect(place: Context, timeout_s: float) -> Store:
 
 
 def _forget() -> None:
-    """A connection serves one process."""
+    """Forget the connection, which serves one process."""
     global _store, _lock
     _store, _lock = None, threading.Lock()
     _barriers.clear()

@@ -63,7 +63,7 @@ def context() -> Context:
 
 
 def read_context(environ: Mapping[str, str]) -> Context:
-    """The same from any environment."""
+    """Return the same from any environment."""
     number = _Numbers(environ)
     restarts = number("TORCHELASTIC_RESTART_COUNT", 0)
     world_size = number("WORLD_SIZE", 1)
@@ -91,7 +91,7 @@ def read_context(environ: Mapping[str, str]) -> Context:
 
 
 def get_env_variable_or_raise(env_name: str) -> str:
-    """The value of a variable, also an empty one. Raises ValueError."""
+    """Return the value of a variable, also an empty one. Raises ValueError."""
     value = os.environ.get(env_name)
     if value is None:
         raise ValueError(f"{env_name} is not set in the environment; launchers set it for workers")

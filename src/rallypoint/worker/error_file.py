@@ -39,8 +39,11 @@ class ErrorHandler:
     _fn_name: str | None = None
 
     def initialize(self) -> None:
-        """Called before the function. Has Python write the stacks of all threads to stderr at a
-        fatal signal; where that can't be (a closed stderr), a warning is logged."""
+        """Prepare for the function, before it is called.
+
+        Has Python write the stacks of all threads to stderr at a fatal signal; where that can't be
+        (a closed stderr), a warning is logged.
+        """
         import faulthandler
 
         try:
@@ -49,7 +52,7 @@ class ErrorHandler:
             _warn(f"no stacks will be written at a fatal signal: {error}")
 
     def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
-        """Called before the function with its qualified name; None where it has none."""
+        """Set the qualified name of the function, before it is called; None where it has none."""
         self._fn_name = fn_name
 
     def record_exception(self, e: BaseException) -> None:
@@ -73,12 +76,15 @@ class ErrorHandler:
             _log(20, f"{ERROR_FILE_VARIABLE} is not set: {json.dumps(data)}")
 
     def record_success(self) -> None:
-        """Called after a function that returned. Does nothing here."""
+        """Do nothing: called after a function that returned."""
 
     def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
-        """Called with the message of a process that a signal ended, and its error file, when it is
-        the first cause in a `ChildFailedError` that the function raised. What is returned is
-        logged if it differs; the error keeps its message. Here nothing is added."""
+        """Return the message of a process that a signal ended, for the log.
+
+        Called with its error file, when it is the first cause in a `ChildFailedError` that the
+        function raised. What is returned is logged if it differs; the error keeps its message. Here
+        nothing is added.
+        """
         return message
 
     def override_error_code_in_rootcause_data(
@@ -87,8 +93,10 @@ class ErrorHandler:
         rootcause_error: dict[str, Any],
         error_code: int = 0,
     ) -> None:
-        """Put the exit code into the content of a failed process's file, in place. The short form,
-        whose `message` is a text, has no place for it."""
+        """Put the exit code into the content of a failed process's file, in place.
+
+        The short form, whose `message` is a text, has no place for it.
+        """
         message = rootcause_error.get("message")
         if isinstance(message, dict):
             message["errorCode"] = error_code
@@ -96,8 +104,9 @@ class ErrorHandler:
             _warn(f"{rootcause_error_file} has no message: its error code {error_code} is not kept")
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Copy the file of the process that failed first to our own error file, and put its exit
-        code, unless that is 0, into it. An earlier failure that is told there stays.
+        """Copy the file of the process that failed first to our own error file.
+
+        Put its exit code, unless that is 0, into it. An earlier failure that is told there stays.
 
         Nothing is written when that file can't be read.
         """
@@ -115,7 +124,7 @@ class ErrorHandler:
     def dump_error_data(
         self, rootcause_error_file: str, data: dict[str, Any], error_code: int = 0
     ) -> None:
-        """The same with the content of a file that has gone, or is on another node."""
+        """Write the content of a file that is gone or on another node, as `dump_error_file`."""
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
         path = os.environ.get(ERROR_FILE_VARIABLE)
@@ -127,7 +136,7 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """A new handler."""
+    """Return a new handler."""
     return ErrorHandler()
 
 
@@ -176,7 +185,7 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
 
 
 def error_file_asked_for() -> bool:
-    """Whether whoever started this program wants to know why it fails."""
+    """Return whether whoever started this program wants to know why it fails."""
     return bool(os.environ.get(ERROR_FILE_VARIABLE))
 
 
@@ -278,7 +287,7 @@ def _put_under(path: str, draft: str, replace: bool) -> None:
 
 
 def _told_there(path: str) -> str:
-    """The beginning of what an earlier failure has left there; empty when there is none."""
+    """Return the beginning of what an earlier failure has left there; empty when there is none."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o222 or not status.st_size:

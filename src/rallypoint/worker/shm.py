@@ -46,9 +46,11 @@ class Shm:
             os.close(fd)
 
     def offer_stacks(self) -> None:
-        """Have the stacks of all threads written to a file beside the shared memory when the agent
-        asks. Safe to call again; nothing happens where this process does not speak for its
-        worker."""
+        """Have the stacks of all threads written to a file when the agent asks.
+
+        Beside the shared memory. Safe to call again; nothing happens where this process does not
+        speak for its worker.
+        """
         if self.slot is not None and not self.slot[at.STACKS]:
             from rallypoint.worker.stacks import offer_stacks
 
@@ -70,7 +72,7 @@ def shm() -> Shm | None:
 
 
 def own_shm() -> Shm | None:
-    """The same if this process speaks for its worker, else None."""
+    """Return the same if this process speaks for its worker, else None."""
     found = shm()
     return found if found is not None and found.slot is not None else None
 
@@ -109,7 +111,7 @@ def _claim(slot: memoryview) -> bool:
 
 
 def shm_path() -> str:
-    """Where the shared memory of this round is; empty outside of rallypoint."""
+    """Return where the shared memory of this round is; empty outside of rallypoint."""
     return os.environ.get("RALLYPOINT_SHM", "")
 
 
@@ -123,7 +125,7 @@ def local_rank() -> int:
 
 
 def may_hold_sigterm() -> bool:
-    """Whether nobody has forbidden it."""
+    """Return whether nobody has forbidden it."""
     return os.environ.get("RALLYPOINT_HOLD_SIGTERM", "1") != "0"
 
 
@@ -215,12 +217,12 @@ class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluati
 
 
 _phases: list[str] = []
-"""Those that this process is in, in the order in which they began."""
+"""The phases that this process is in, in the order in which they began."""
 _has_told_phase = False
 
 
 def is_phase_name(name: str) -> bool:
-    """Whether a phase may have this name: it has to fit into shared memory."""
+    """Return whether a phase may have this name: it has to fit into shared memory."""
     plain = name.replace("_", "").replace("-", "")
     return name.isascii() and plain.isalnum() and len(name) <= at.PHASE_BYTES
 

@@ -27,9 +27,11 @@ STACK_SIGNALS_BELOW_MAX = 3
 
 
 def offer_stacks(path: str) -> int:
-    """Have the stacks added to this file whenever the agent asks: through the pipe beside it, or by
-    the first real-time signal that this program does not use itself. Returns its number, 0 if the
-    file can't be written. The main thread calls this."""
+    """Have the stacks added to this file whenever the agent asks. The main thread calls this.
+
+    Through the pipe beside it, or by the first real-time signal that this program does not use
+    itself. Returns its number, 0 if the file can't be written.
+    """
     number = _offer_at_signal(path)
     if number:
         with suppress(OSError, RuntimeError):  # The system has no pipe or thread left.
@@ -51,7 +53,7 @@ def _offer_at_signal(path: str) -> int:
 
 
 def _pipe(path: str) -> int:
-    """Both of its ends, so that reading it never comes to an end. Raises OSError."""
+    """Note that both of its ends, so that reading it never comes to an end. Raises OSError."""
     with suppress(FileNotFoundError):
         os.unlink(path)  # Of an owner before this one.
     pipe = make_pipe(path)
@@ -60,8 +62,10 @@ def _pipe(path: str) -> int:
 
 
 def _write_when_asked(path: str, pipe: int) -> None:
-    """Until the program closes the descriptor, as some do with all that they find. A question is
-    the time until which it holds: then the agent sends the signal."""
+    """Until the program closes the descriptor, as some do with all that they find.
+
+    A question is the time until which it holds: then the agent sends the signal.
+    """
     with suppress(OSError):
         ours = os.fstat(pipe)
         while os.path.samestat(os.fstat(pipe), ours) and (asked := os.read(pipe, 4096)):

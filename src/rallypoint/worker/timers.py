@@ -24,8 +24,10 @@ class Countdown:
 
 
 class PendingTimers:
-    """Timers by process and scope. A scope that is set again begins anew. `most`: so many of one
-    process are kept, or all."""
+    """Timers by process and scope.
+
+    A scope that is set again begins anew. `most`: so many of one process are kept, or all.
+    """
 
     def __init__(self, most: int | None = MAX_PER_PROCESS) -> None:
         self._most = most
@@ -38,7 +40,7 @@ class PendingTimers:
             scopes[timer.scope] = timer
 
     def release(self, worker: Any, scope: str) -> None:
-        """The guarded block is over. Nothing happens when there is no such timer."""
+        """Release the timer of a block that is over. Nothing happens when there is none."""
         scopes = self._timers.get(worker)
         if scopes is not None:
             scopes.pop(scope, None)
@@ -51,7 +53,7 @@ class PendingTimers:
             self._timers.pop(worker, None)
 
     def next_end(self) -> float | None:
-        """When the next one ends."""
+        """Return when the next one ends."""
         ends = (timer.ends_at for scopes in self._timers.values() for timer in scopes.values())
         return min(ends, default=None)
 

@@ -69,7 +69,7 @@ class EventDispatcher:
         self._observers.append(observer)
 
     def stepped(self, event: NodeEvent, effects: list[NodeEffect]) -> None:
-        """The machine of the node was given this event, and asked for these effects."""
+        """Note an event of the node's machine, and the effects that it asked for."""
         at, line = self.clock(), self.timeline
         newest, since = line.newest, line.joining_since
         phases = timeline.step(line, event, effects, at)
@@ -96,7 +96,7 @@ class EventDispatcher:
         self._report_phases(phases)
 
     def spawned(self, pids: Sequence[int], took_s: float, shm: WorkerShm | None = None) -> None:
-        """The workers of the newest round run, and report progress in its shared memory."""
+        """Note that the newest round's workers run; they report progress in its shared memory."""
         phases = timeline.spawned(self.timeline, took_s, self.clock())
         self._workers.pids = tuple(pids)
         self.shm = shm
@@ -113,7 +113,7 @@ class EventDispatcher:
         self._report_phases(timeline.failed_here(self.timeline, round_, failures))
 
     def first_output(self, round_: int) -> None:
-        """The first byte of output of a round's workers arrived."""
+        """Note that the first byte of output of a round's workers arrived."""
         at = self.clock()
         self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
@@ -130,7 +130,7 @@ class EventDispatcher:
             observer.event(event)
 
     def hosted(self, record: Record) -> None:
-        """The coordinator in this agent reports this, of a node or of none."""
+        """Note that the coordinator in this agent reports this, of a node or of none."""
         life = self.timeline.newest
         fields = (("about", record.node_id),) if record.node_id else ()
         self.event(event_now(record, self.node, life.number if life is not None else None, fields))
@@ -141,12 +141,12 @@ class EventDispatcher:
             observer.status(view)
 
     def heartbeat_acknowledged(self) -> None:
-        """The coordinator has answered a heartbeat."""
+        """Note that the coordinator has answered a heartbeat."""
         for observer in self._observers:
             observer.heartbeat_acknowledged()
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """The agent ends; nothing is reported after this."""
+        """Note that the agent ends; nothing is reported after this."""
         for observer in self._observers:
             observer.finished(succeeded, reason, self.timeline.verdict)
 

@@ -157,7 +157,7 @@ class EventEmitter(Observer):
 
 
 def _entry_point(workers: WorkerConfig) -> str:
-    """The program's name, or the function's."""
+    """Return the program's name, or the function's."""
     if workers.function is not None:
         return workers.function.name
     name = os.path.basename(workers.argv[0]) if workers.argv else ""

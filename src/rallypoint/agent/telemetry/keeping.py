@@ -43,7 +43,10 @@ WAITING_MAX = 2000
 
 
 def meeting_place(rendezvous: RendezvousConfig) -> str:
-    """The endpoint or the directory of the job, as all who name it have it; empty: it has none."""
+    """Return the endpoint or the directory of the job, as all who name it have it.
+
+    Empty: it has none.
+    """
     register = rendezvous.register
     if register is None:
         return str(rendezvous.endpoint)
@@ -87,19 +90,25 @@ class Keeping(Observer):
         """The directory of the job, once something was written there."""
 
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
-        """The node takes part. `life_of` returns the incarnation of the job; 0: no coordinator has
-        told it. `tell` is called once with the directory that can't be written, and why."""
+        """Note that the node takes part.
+
+        `life_of` returns the incarnation of the job; 0: no coordinator has told it. `tell` is
+        called once with the directory that can't be written, and why.
+        """
         self._part.life_of, self._tell = life_of, tell
 
     def attached(self, peer: str, *, is_host: bool) -> None:
-        """The coordinator is there. `is_host`: in this agent."""
+        """Note that the coordinator is there.
+
+        `is_host`: in this agent.
+        """
         self._part.peer, self._part.is_host = peer, is_host
 
     def event(self, event: AgentEvent) -> None:
         self._part.node = event.node or self._part.node
 
     def write(self, run_id: str, line: HistoryLine) -> None:
-        """Implements `HistorySink`: the line is written soon."""
+        """Write the line soon (see `HistorySink`)."""
         if len(self._lines) >= WAITING_MAX:
             self._lost += 1
             return
@@ -109,7 +118,7 @@ class Keeping(Observer):
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """Implements `HistorySink`. Does nothing: `joins` says who is told of faults."""
+        """Do nothing (see `HistorySink`): `joins` says where faults are told."""
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         self._life = life
@@ -118,17 +127,19 @@ class Keeping(Observer):
             self._later(BEGIN_S)
 
     def took(self, output: tuple[KeptLine, ...]) -> None:
-        """The workers of the last round wrote this last."""
+        """Note the last output of the workers of the last round."""
         self._part.output = output
 
     def ended(self, end: Ending) -> None:
-        """The job has ended for this node."""
+        """Note that the job has ended for this node."""
         self._part.end, self._is_news = end, True
 
     def close(self, exit_code: int | None) -> str:
-        """Write the end, unless that takes longer than a moment. Returns where it is; empty:
-        nowhere, and `why` has the reason, if there was something to keep. Blocks. After the
-        loop."""
+        """Write the end, unless that takes longer than a moment.
+
+        Returns where it is; empty: nowhere, and `why` has the reason, if there was something to
+        keep. Blocks. After the loop.
+        """
         if self._part.end is not None:
             self._part.exit_code = exit_code
         until = time.monotonic() + LAST_S

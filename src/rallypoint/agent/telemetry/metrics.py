@@ -72,7 +72,7 @@ class PrometheusMetrics(Observer):
         self._heartbeat_at = time.monotonic()
 
     def text(self, loop_lag_s: float) -> str:
-        """All of it as it stands now, in Prometheus' text format."""
+        """Return all of it as it stands now, in Prometheus' text format."""
         return prometheus_text((*self._job(), *self._agent(loop_lag_s), *self._workers()))
 
     def _job(self) -> Iterator[Family]:
@@ -238,8 +238,10 @@ class MetricEmitter(Observer):
         self._method("SimpleElasticAgent.run", time.monotonic() - self._began_at)
 
     def _workers_are_up(self, life: RoundLife) -> None:
-        """Emit torch's metric of initializing or restarting the workers, which is several phases
-        here."""
+        """Emit torch's metric of initializing or restarting the workers.
+
+        It is several phases here.
+        """
         took_s = life.phases.get("rendezvous", 0.0) + life.phases["spawn"]
         self._method("SimpleElasticAgent._initialize_workers", took_s)
         if self._stop_s is not None:

@@ -1,5 +1,6 @@
-"""Serves the metrics of this agent or coordinator, or its health, over HTTP, within fixed limits of
-connections, bytes and time.
+"""The server of metrics or health of this agent or coordinator, over HTTP.
+
+Within fixed limits of connections, bytes and time.
 
 `GET` and `HEAD` of a few paths, as `/metrics` or `/health`; every other request is refused. A
 connection serves one request and is closed after a few seconds; only a few are open at a time. When
@@ -45,7 +46,7 @@ LAG_SAMPLES = 15
 
 
 def bind_metrics(endpoint: Endpoint) -> socket.socket:
-    """The listening socket. Blocks while a name is looked up. Raises UsageError."""
+    """Return the listening socket. Blocks while a name is looked up. Raises UsageError."""
     try:
         found = socket.getaddrinfo(
             endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -71,8 +72,10 @@ def _listen(family: int, kind: int, protocol: int, _: str, address: Any) -> sock
 
 
 async def open_health_server(endpoint: Endpoint) -> MetricsServer:
-    """Answers there while the loop runs: an agent that is stopped or hangs answers nobody. Raises
-    OSError."""
+    """Answers there while the loop runs: an agent that is stopped or hangs answers nobody.
+
+    Raises OSError.
+    """
     found = await asyncio.get_running_loop().getaddrinfo(
         endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -155,19 +158,21 @@ class MetricsServer:
             connection.abort()
 
     def next_number(self) -> int:
-        """The number of one more connection."""
+        """Return the number of one more connection."""
         return next(self._numbers)
 
     def serves(self, host: str) -> bool:
-        """Whether a request with this Host header is answered."""
+        """Return whether a request with this Host header is answered."""
         if not self._is_local:
             return True
         name = _without_port(host).lower()
         return name in ("localhost", self._name.lower()) or _is_loopback(name)
 
     def take_place(self, connection: _Connection, place: PlaceKind, source: str) -> None:
-        """Give a connection a place of this kind, and take away any other that it has. If all are
-        taken, one of the connections there is cut off."""
+        """Give a connection a place of this kind, and take away any other that it has.
+
+        If all are taken, one of the connections there is cut off.
+        """
         self.forget(connection)
         places, now = self._places[place], asyncio.get_running_loop().time()
         if not places.has_free_slot and (number := places.victim(now)) is not None:
@@ -258,7 +263,7 @@ class _Connection(asyncio.Protocol):
                 self._answer("200 OK", text, to=words[0], kind=page.kind, place=place)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
-        """The Host header that is not to be answered; None: there is none."""
+        """Return the Host header that is not to be answered; None: there is none."""
         for field in fields:
             name, _, value = field.partition(":")
             if name.strip().lower() == "host" and not self._server.serves(value.strip()):
@@ -286,7 +291,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _without_port(host: str) -> str:
-    """The name or address of a Host header."""
+    """Return the name or address of a Host header."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

@@ -40,8 +40,10 @@ class Telemetry:
         config: AgentConfig,
         print_line: Callable[[str], None] = say,
     ) -> None:
-        """`print_line` takes the lines of the event log handler `console`. Raises UsageError for an
-        event log handler or a port that can't be had."""
+        """`print_line` takes the lines of the event log handler `console`.
+
+        Raises UsageError for an event log handler or a port that can't be had.
+        """
         self.dispatcher = EventDispatcher()
         self._print_line = print_line
         self._config = config
@@ -71,8 +73,10 @@ class Telemetry:
         return self._server.url
 
     async def open_health(self, host: str) -> str:
-        """Answer health checks at this address of the node, if they are wanted. Returns where, or
-        why there are none, for a person; empty: nobody wants any."""
+        """Answer health checks at this address of the node, if they are wanted.
+
+        Returns where, or why there are none, for a person; empty: nobody wants any.
+        """
         number = self._config.observe.health_port
         if number is None:
             return ""
@@ -88,7 +92,7 @@ class Telemetry:
         return f"health checks are answered at {self._health.url}"
 
     def show_goodput(self, goodput: Callable[[], GoodputView | None]) -> None:
-        """The metrics have where the job's time went, while this node hosts its coordinator."""
+        """Show in the metrics where the job's time went, while this node hosts its coordinator."""
         self._goodput = goodput
 
     def hang_up(self) -> None:
@@ -99,8 +103,10 @@ class Telemetry:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Around a whole run: reports an error that ends it, then closes. For programs; what was
-        lost is printed to stderr."""
+        """Around a whole run: reports an error that ends it, then closes.
+
+        For programs; what was lost is printed to stderr.
+        """
         try:
             yield
         except BaseException as error:
@@ -111,14 +117,14 @@ class Telemetry:
                 print_error("rallypoint", line)
 
     def ended(self, finish: Finish) -> None:
-        """The agent ends as it was decided."""
+        """Note that the agent ends as it was decided."""
         verdict = finish.verdict
         succeeded = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
         text = finish.text or (signal_name(finish.signal) if finish.signal else "")
         self.finished(succeeded, verdict.text if verdict is not None else text)
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """The agent ends: the first call counts."""
+        """Note that the agent ends: the first call counts."""
         if not self._finished:
             self._finished = True
             self.dispatcher.finished(succeeded, reason)
@@ -126,7 +132,8 @@ class Telemetry:
     def close(self, limit_s: float = CLOSE_S) -> list[str]:
         """Give the handlers the last events and metrics. Returns what was lost, a line for each.
 
-        Blocks up to `limit_s` for each handler: not for the loop. Safe to call again."""
+        Blocks up to `limit_s` for each handler: not for the loop. Safe to call again.
+        """
         self.hang_up()
         lines = []
         if self._progress is not None and (why := self._progress.close(limit_s)):

@@ -19,7 +19,9 @@ class NotPostedError(Exception):
 
 def post(receiver: ProgressReceiver, body: bytes, limit_s: float = LIMIT_S) -> None:
     """Send one status, with the token that its file has now: it is replaced about once an hour.
-    Blocks for at most `limit_s`, and while a name is looked up. Raises NotPostedError."""
+
+    Blocks for at most `limit_s`, and while a name is looked up. Raises NotPostedError.
+    """
     try:
         status, said = _asked(receiver, body, limit_s)
     except (OSError, HttpError, ValueError) as error:
@@ -36,7 +38,7 @@ def _not_posted(receiver: ProgressReceiver, why: str) -> NotPostedError:
 
 
 def _asked(receiver: ProgressReceiver, body: bytes, limit_s: float) -> tuple[int, str]:
-    """The status, and what it says."""
+    """Return the status, and what it says."""
     url = urlsplit(receiver.url)
     if url.scheme not in _PORTS or not url.hostname:
         raise ValueError("is no URL like https://HOST:8082/PATH")

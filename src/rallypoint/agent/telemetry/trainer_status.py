@@ -1,5 +1,7 @@
-"""Posts the progress of a job to Kubeflow Trainer, which shows it as `status.trainerStatus` of the
-TrainJob, where its controller has told the pods where to.
+"""Posts the progress of a job to Kubeflow Trainer.
+
+It shows the progress as `status.trainerStatus` of the TrainJob. Its controller has told the pods
+where to post.
 
 The node of rank 0 posts, once its workers have reported progress: every 5 s at most, as Kubeflow's
 documentation asks, and only what has changed. The requests are made in a thread. While one is under
@@ -100,8 +102,10 @@ class TrainerStatus(Observer):
         return "" if self._is_told else self._sent.error
 
     def _progress(self, life: RoundLife) -> Progress | None:
-        """Return the progress of the worker of rank 0's node that is behind; None: this is another
-        node, or none has told any."""
+        """Return the progress of the worker of rank 0's node that is behind.
+
+        None: this is another node, or none has told any.
+        """
         shm = self._dispatcher.shm
         if life.assignment.group_rank or shm is None:
             return None
@@ -109,8 +113,10 @@ class TrainerStatus(Observer):
         return min(told, key=lambda progress: progress.step, default=None)
 
     def _how_far(self, life: RoundLife, progress: Progress, now: float) -> StatusBody:
-        """Where it is known how many steps there will be. The time left is by the pace of this
-        round, from when its first step was seen."""
+        """Return where it is known how many steps there will be.
+
+        The time left is by the pace of this round, from when its first step was seen.
+        """
         if life.number != self._since.round:
             self._since = _Since(life.number, progress.step, now)
         if not progress.total or progress.total < 0:

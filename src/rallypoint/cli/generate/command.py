@@ -1,5 +1,6 @@
-"""`rallypoint generate KIND`: prints what another system needs to run jobs, to be read, changed and
-given to it.
+"""`rallypoint generate KIND`: prints what another system needs to run jobs.
+
+It is to be read, changed and given to that system.
 
 Each kind has a module of its own, with its options, its help, and what it makes of them; a new kind
 is one more line of `KINDS`.

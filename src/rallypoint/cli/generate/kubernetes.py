@@ -138,7 +138,7 @@ comments: to be read, changed, and given to kubectl.
 
 
 def text(scanned: Scanned) -> str:
-    """The YAML. Raises UsageError."""
+    """Return the YAML. Raises UsageError."""
     if scanned.get("--image") is None:
         raise UsageError("the following arguments are required: --image")
     kinds = [kind for kind in _KINDS if scanned.get(f"--{kind}") is not None] or ["job"]

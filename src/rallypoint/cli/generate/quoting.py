@@ -1,7 +1,8 @@
 """Fill in the templates of generated scripts and manifests, and quote words and values for them.
 
 bash, YAML and JSON give back exactly the words that were quoted. Characters that move a cursor or
-turn the direction of text are escaped, so that a terminal shows the text as it is."""
+turn the direction of text are escaped, so that a terminal shows the text as it is.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +49,10 @@ def filled(source: str, values: Mapping[str, object]) -> str:
 
 
 def bash_word(word: str) -> str:
-    """Return the word as bash reads it, in any locale. Raises UsageError for one that no command
-    line can have."""
+    """Return the word as bash reads it, in any locale.
+
+    Raises UsageError for one that no command line can have.
+    """
     raw = os.fsencode(_without_nul(word))
     if word.isprintable() and raw == word.encode():
         return shlex.quote(word)
@@ -57,8 +60,10 @@ def bash_word(word: str) -> str:
 
 
 def container_word(word: str) -> str:
-    """Return the word as it stands in the command of a container, so that its process gets this
-    one. Raises UsageError for one that can't stand there."""
+    """Return the word as it stands in the command of a container.
+
+    Its process gets this one. Raises UsageError for one that can't stand there.
+    """
     try:
         _without_nul(word).encode()
     except UnicodeEncodeError:
@@ -68,7 +73,9 @@ def container_word(word: str) -> str:
 
 def yaml_value(value: object) -> str:
     """Return a value of texts, numbers, lists and mappings on one line that is YAML, and JSON too.
-    Raises UsageError for a text that is no Unicode."""
+
+    Raises UsageError for a text that is no Unicode.
+    """
     try:
         text = json.encode(value).decode()
     except UnicodeEncodeError:

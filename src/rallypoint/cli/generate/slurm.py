@@ -78,7 +78,7 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
 
 
 def text(scanned: Scanned) -> str:
-    """The script. Raises UsageError."""
+    """Return the script. Raises UsageError."""
 
     def given(flag: str, default: str) -> Given:
         return scanned.get(flag) or Given(default, f"{flag} {default}")
@@ -123,8 +123,10 @@ def text(scanned: Scanned) -> str:
 
 
 def _seconds_of(limit: str) -> float:
-    """Return the seconds of a limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or
-    DAYS-HOURS[:MINUTES[:SECONDS]]."""
+    """Return the seconds of a limit.
+
+    MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]].
+    """
     days, _, rest = limit.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if not days and len(parts) < 3:

@@ -18,8 +18,10 @@ from rallypoint.observe.printing import print_error
 
 
 def run(argv: list[str]) -> int:
-    """The exit code of the job. Raises UsageError, AccessError and HelpRequested for what is wrong
-    before a host is reached."""
+    """Return the exit code of the job.
+
+    Raises UsageError, AccessError and HelpRequested for what is wrong before a host is reached.
+    """
     asked = with_hint(LAUNCH, lambda: read_launch(argv, os.environ, ThisHost()))
     for remark in asked.remarks:
         print_error("rallypoint launch", remark)
@@ -28,8 +30,11 @@ def run(argv: list[str]) -> int:
 
 
 def _as_here(asked: Asked) -> Asked:
-    """Pipes lead here from the agents, so each has to put the lines of its workers together: with
-    ranks, as it would at a terminal."""
+    """Return the agents' options for output, as it would be at a terminal.
+
+    Pipes lead here from the agents, so each has to put the lines of its workers together, with
+    ranks.
+    """
     plan = asked.plan
     mode = plan.output
     if mode == "auto" and (len(plan.hosts) > 1 or (os.isatty(1) and os.isatty(2))):

@@ -124,7 +124,7 @@ def _start(start: Start, summary: str, log_fd: int | None) -> FromProgram:
 
 
 def _summary_path(start: Start) -> str:
-    """The file of this node, where the person wants one."""
+    """Return the file of this node, where the person wants one."""
     if not start.summary.endswith("/"):
         return start.summary
     return os.path.join(start.summary, f"{start.node.replace('/', '_')}.json")
@@ -139,14 +139,19 @@ def _version(path: str) -> tuple[int, int] | None:
 
 
 def _own_address() -> str:
-    """The address of this host that ssh has reached; SSH_CONNECTION has the client's, too."""
+    """Return the address of this host that ssh has reached.
+
+    SSH_CONNECTION has the client's, too.
+    """
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 
 
 def _free_port() -> int:
-    """One on which nothing listens. Not the first such one: jobs that are started at the same time
-    must not meet."""
+    """Return one on which nothing listens.
+
+    Not the first such one: jobs that are started at the same time must not meet.
+    """
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     while True:

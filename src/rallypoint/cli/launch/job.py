@@ -1,4 +1,5 @@
 """One job on many hosts: the links to them, what they write, and the signals of this terminal.
+
 `machine.py` decides.
 """
 
@@ -35,8 +36,10 @@ class LaunchedJob:
         self._over: asyncio.Future[machine.Over] = self._loop.create_future()
 
     async def run(self) -> int:
-        """The exit code of this command. Raises InvariantError for a bug: the hosts are hung up on,
-        as they are at every end."""
+        """Return the exit code of this command.
+
+        Raises InvariantError for a bug: the hosts are hung up on, as they are at every end.
+        """
         for number in _PASSED_ON:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._loop.add_signal_handler(number, self._step, machine.Signalled(number))

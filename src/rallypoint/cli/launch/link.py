@@ -52,7 +52,7 @@ class HostLink:
             self._client.send(frame(message))
 
     def hang_up(self) -> None:
-        """The host is told nothing more."""
+        """Tell the host nothing more."""
         if self._client is not None:
             self._client.hang_up()
 

@@ -1,5 +1,7 @@
-"""A launch: which hosts are reached, when their agents start, what follows when one is lost or a
-signal comes, and the exit code. Pure: its host (`job.py`) has the links, the output and the clock.
+"""The machine of a launch. Pure: its host (`job.py`) has the links, the output and the clock.
+
+It decides which hosts are reached, when their agents start, what follows when one is lost or a
+signal comes, and the exit code.
 
 It lies beside its host and not in `core`: it decides by command lines and summaries, which core
 does not know, and no other command needs it.
@@ -83,7 +85,7 @@ class Launch(Struct, eq=False):
     is_over: bool = False
 
     def those(self, part: HostPart) -> list[str]:
-        """The hosts that have this part, in their order."""
+        """Note that the hosts that have this part, in their order."""
         return [name for name, found in self.parts.items() if found is part]
 
 
@@ -157,8 +159,10 @@ class EndOutput(Struct, frozen=True):
 
 
 class ShowLast(Struct, frozen=True):
-    """Show the last lines of one of these hosts, that with the most. `as_one_host`: with its
-    name."""
+    """Show the last lines of one of these hosts, that with the most.
+
+    `as_one_host`: with its name.
+    """
 
     names: tuple[str, ...]
     as_one_host: bool = True
@@ -180,14 +184,16 @@ Effect = Reach | Send | HangUp | Kill | Say | Print | EndOutput | ShowLast | Hur
 
 
 def begin(asked: Asked, at: float) -> Launch:
-    """A launch that begins at this time, in seconds."""
+    """Return a launch that begins at this time, in seconds."""
     names = [host.name for host in asked.plan.hosts]
     return Launch(asked, at + REACH_S, dict.fromkeys(names, HostPart.ASKED), names)
 
 
 def step(state: Launch, event: Event, at: float) -> list[Effect]:
-    """Apply one event, which has come at this time, and return what is to be done. O(number of
-    hosts)."""
+    """Apply one event, which has come at this time, and return what is to be done.
+
+    O(number of hosts).
+    """
     effects: list[Effect] = []
     match event:
         case Signalled(number):
@@ -357,7 +363,7 @@ def _start(state: Launch, ready: list[str]) -> list[Effect]:
 
 
 def _leader(state: Launch, ready: list[str]) -> str:
-    """The first host that others can reach: a name of this machine may mean its loopback."""
+    """Return the first host that others can reach: a name of this machine may mean its loopback."""
     others = [name for name in ready if not _is_loopback(state.hellos[name].address)]
     return (others or ready)[0]
 
@@ -411,7 +417,7 @@ def _over(state: Launch, code: int) -> Over:
 
 
 def _not_enough_code(state: Launch) -> int:
-    """The exit code where too few hosts are there: mistakes are the same the next time."""
+    """Return the exit code where too few hosts are there: mistakes are the same the next time."""
     is_mistake = state.mistakes == len(state.those(HostPart.GONE))
     code: int = (ExitClass.USAGE if is_mistake else ExitClass.INFRASTRUCTURE).value
     return code

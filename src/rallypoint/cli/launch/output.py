@@ -58,7 +58,7 @@ class OutputWriter:
         self._is_closed = self._is_given_up = False
 
     def say(self, text: str) -> None:
-        """A line of this command."""
+        """Print a line of this command."""
         self._put(_STDERR, printed(render_event(event_now(kinds.NOTICE(text)))).encode())
 
     def lines(self, *lines: str) -> None:
@@ -86,13 +86,13 @@ class OutputWriter:
             self._each(name, fd, LineAssembler.finish)
 
     def show_last(self, name: str, *, as_one_host: bool) -> None:
-        """The last lines of this host, which are shown once; with its name, if they are its own."""
+        """Show the last lines of this host once; with its name, if they are its own."""
         lines, self._last[name] = self._last[name], []
         prefix = f"{name}: ".encode() if as_one_host else b""
         self._put(_STDERR, b"".join(prefix + line + b"\n" for line in lines))
 
     def last_size(self, name: str) -> int:
-        """How many last lines there are of it."""
+        """Return how many last lines there are of it."""
         return len(self._last[name])
 
     async def run(self) -> None:
@@ -133,7 +133,7 @@ class OutputWriter:
             self._put(fd, b"".join(shown))
 
     def _line(self, name: str, fd: int, stream: _Stream, line: bytes) -> bytes:
-        """The line as it is shown, with a line feed; empty: it is not shown now."""
+        """Return the line as it is shown, with a line feed; empty: it is not shown now."""
         if fd == _STDERR:
             if line.startswith(_LAST) or (stream.holds and line.startswith(b"    ")):
                 stream.holds = True

@@ -1,5 +1,6 @@
-"""The command line of `rallypoint launch` becomes a plan: which hosts, how they are reached, and
-what each of them is to run.
+"""The plan of `rallypoint launch`, from its command line.
+
+Which hosts, how they are reached, and what each of them is to run.
 
 What is wrong with it is said here, before a host is reached: the options of `rallypoint run` are
 read as an agent will read them, except for what only its machine knows.
@@ -77,18 +78,21 @@ class Plan(Struct, frozen=True):
     """The value of --output."""
 
     def ssh_command(self, host: Host) -> tuple[str, ...]:
-        """The words that reach it. The last is for its login shell, whichever that is."""
+        """Return the words that reach it. The last is for its login shell, whichever that is."""
         there = f"exec {shlex.quote(self.remote.python)} -P -m rallypoint.cli.launch.host"
         return (*self.remote.ssh, *_port(host), *_SSH, "--", host.target, there)
 
     def ssh_words(self, name: str) -> tuple[str, ...]:
-        """The words that a person would type, before the command there."""
+        """Return the words that a person would type, before the command there."""
         host = next(each for each in self.hosts if each.name == name)
         return (*self.remote.ssh, *_port(host), host.target)
 
     def agent_words(self, host: Host, where: Endpoint | None, leads: bool, ready: int) -> list[str]:
-        """The words behind `rallypoint run` there. `where` the nodes connect, if nobody has said
-        it; `leads`: that is this host. `ready`: so many hosts can take part."""
+        """Return the words behind `rallypoint run` there.
+
+        `where` the nodes connect, if nobody has said it; `leads`: that is this host. `ready`: so
+        many hosts can take part.
+        """
         # Nobody else will come: the first round need not wait for more.
         most = max(self.least, min(self.most, ready))
         words = ["--scheduler=none", f"--node-id={host.name}", f"--nnodes={self.least}:{most}"]
@@ -122,8 +126,10 @@ class Asked(Struct, frozen=True):
 
 
 def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: ThisHost) -> Asked:
-    """Reads the words behind `rallypoint launch`. May make the user's token. Raises UsageError,
-    AccessError and HelpRequested."""
+    """Read the words behind `rallypoint launch`.
+
+    May make the user's token. Raises UsageError, AccessError and HelpRequested.
+    """
     scanned = without_empty(parse(LAUNCH, argv, environ))
     if not scanned.words:
         raise UsageError(
@@ -192,7 +198,7 @@ def _hosts(scanned: Scanned, machine: ThisHost) -> tuple[Host, ...]:
 
 
 def _nodes(scanned: Scanned, hosts: int) -> tuple[int, int]:
-    """How many must take part, and how many work at most: the spare ones stand by."""
+    """Return how many must take part, and how many work at most: the spare ones stand by."""
     given, alias = scanned.get("--nodes"), scanned.get("--nnodes")
     if given is not None and alias is not None and given.text != alias.text:
         raise given.wrong(f"{alias.origin} says otherwise; give one of the two")
@@ -296,7 +302,7 @@ class AnyMachine(ThisHost):
 
 
 def _check(plan: Plan, workers: Given | None) -> None:
-    """Raises UsageError for what an agent would refuse wherever it runs."""
+    """Check for what an agent would refuse wherever it runs. Raises UsageError."""
     for host in plan.hosts:
         check_name("--hosts", host.name)
         most = MAX_NODES if host.max_slots is None else host.max_slots
@@ -311,8 +317,10 @@ def _check(plan: Plan, workers: Given | None) -> None:
 def detached_lines(
     plan: Plan, started: Mapping[str, Started], where: Endpoint | None, summary: str
 ) -> Iterator[str]:
-    """How to look at a job that runs on without its terminal, and to end it. `started`: by host.
-    `where` the nodes connect, if this command has chosen it. `summary`: what --json-summary says.
+    """Yield how to look at a job that runs on without its terminal, and to end it.
+
+    `started`: by host. `where` the nodes connect, if this command has chosen it. `summary`: what
+    --json-summary says.
     """
     yield f"rallypoint: {job_name(plan.run_id)} runs on without this terminal"
     for name, there in started.items():

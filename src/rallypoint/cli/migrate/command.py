@@ -66,7 +66,8 @@ def _words(argv: Sequence[str]) -> tuple[list[Word], str]:
 
 def check(line: Line) -> None:
     """Have the command read the line as far as it can without its hosts, files and variables, and
-    add what it would tell. Raises UsageError."""
+    add what it would tell. Raises UsageError.
+    """
     words = [*line.options, *line.program]
     try:
         if line.command == "launch":

@@ -115,7 +115,7 @@ def stand_ins(words: Sequence[Word], options: Mapping[str, Setting]) -> list[str
 
 
 def _is_list_of_options(words: Sequence[Word]) -> bool:
-    """Whether the first one is a variable with options of the launcher: a script follows."""
+    """Return whether the first one is a variable with options of the launcher: a script follows."""
     later = [word.text for word in words[1:]]
     is_variable = words[0].varies and words[0].text.startswith("$")
     return is_variable and any(text.endswith(".py") or text == "-m" for text in later)

@@ -59,7 +59,8 @@ def quoted(text: str) -> Word:
 
 def split(line: str) -> tuple[list[Word], str]:
     """Return the words of the first command, and what follows it: a redirection, a pipe, a second
-    command. Raises UsageError for a quote that is not closed."""
+    command. Raises UsageError for a quote that is not closed.
+    """
     line = line.replace("\\\r\n", " ").replace("\\\n", " ").strip()
     words: list[Word] = []
     text = raw = ""

@@ -22,7 +22,9 @@ _WHY = "as by a shell variable that is not set"
 
 
 def without_empty(scanned: Scanned) -> Scanned:
-    """The same without the options that an empty value takes away; `Scanned.empty` names them.
+    """Return the same without the options that an empty value takes away.
+
+    `Scanned.empty` names them.
 
     Raises UsageError for those that need a value.
     """
@@ -36,7 +38,7 @@ def without_empty(scanned: Scanned) -> Scanned:
 
 
 def is_empty(flag: str, text: str) -> bool:
-    """Whether this is no value for the option."""
+    """Return whether this is no value for the option."""
     row = FLAGS.get(flag)
     takes_value = row is None or bool(row.metavar)
     return takes_value and not (text if flag in _BLANKS_COUNT else text.strip())
@@ -53,6 +55,6 @@ def was_empty(scanned: Scanned, flag: str) -> str:
 
 
 def refuse_empty(flag: str) -> None:
-    """Raises UsageError for an option that needs a value however many nodes there are."""
+    """Refuse an option that needs a value however many nodes there are. Raises UsageError."""
     if flag not in _NOT_GIVEN | _OF_ONE_NODE:
         raise UsageError(needs_a_value(flag))

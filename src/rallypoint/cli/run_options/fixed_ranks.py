@@ -14,8 +14,10 @@ _OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
 
 
 def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
-    """The same without the options that an elastic job does not use; one remark is added to
-    `notices` if there are any. Raises UsageError."""
+    """Return the same without the options that an elastic job does not use.
+
+    One remark is added to `notices` if there are any. Raises UsageError.
+    """
     given = [value for flag in _OF_FIXED_RANKS if (value := scanned.get(flag)) is not None]
     elastic = _elastic_by(scanned)
     if not given or not elastic:
@@ -32,8 +34,10 @@ def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _elastic_by(scanned: Scanned) -> str:
-    """The option by which a job is elastic, as it was written; empty: it may have fixed ranks, or a
-    handler of another package."""
+    """Return the option by which a job is elastic, as it was written.
+
+    Empty: it may have fixed ranks, or a handler of another package.
+    """
     if scanned.on("--standalone"):
         return "--standalone"
     backend, where = scanned.get("--rdzv-backend"), scanned.get("--rdzv-endpoint")
@@ -44,7 +48,7 @@ def _elastic_by(scanned: Scanned) -> str:
 
 
 def is_static(scanned: Scanned, backend: str | None) -> bool:
-    """Whether a person gives the ranks. Raises UsageError."""
+    """Return whether a person gives the ranks. Raises UsageError."""
     if backend is not None:
         return backend == "static"
     if scanned.get("--node-rank") is not None or scanned.get("--master-addr") is not None:

@@ -1,5 +1,4 @@
-"""The nodes that take part and their order, as the command line tells them: `--spares` and
-`--topology`.
+"""The nodes that take part and their order: `--spares` and `--topology`.
 
 Both are read first, and become what the rest of the command line means by `--nnodes` and
 `--topology KEY`. The coordinator decides by these and `--world-multiple-of`.
@@ -21,7 +20,7 @@ _FIXED = ("--node-rank", "--master-addr", "--master-port", "--standalone")
 
 
 def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:
-    """The same with the number of nodes that work and the key of the topology itself.
+    """Return the same with the number of nodes that work and the key of the topology itself.
 
     Raises UsageError. Blocks while a file or a command is asked, 10 s at most for a command.
     """

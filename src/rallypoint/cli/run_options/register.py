@@ -28,9 +28,11 @@ OF_A_FIXED_HOST = ("is_host", "host_timeout")
 def read_register(
     scanned: Scanned, backend: str, machine: ThisHost
 ) -> tuple[RegisterConfig, Scanned]:
-    """Where the register is, and where a leader listens; and the options without those keys of
-    `--rdzv-conf` that say so. Raises UsageError, also without a run id: the records of many jobs
-    may lie in one place."""
+    """Read where the register is, and where a leader listens.
+
+    Also return the options without those keys of `--rdzv-conf` that say so. Raises UsageError, also
+    without a run id: the records of many jobs may lie in one place.
+    """
     register, rest = read_place(scanned, backend, machine)
     job = scanned.get("--rdzv-id")
     if (job is None or job.text == UNNAMED_RUN_ID) and not _is_file_store(scanned):
@@ -50,7 +52,8 @@ def _is_file_store(scanned: Scanned) -> bool:
 def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, str | None]:
     """The options and the backend where `store_type=file` has nodes meet by a path, which is one
     job's: its record lies in a directory beside the file that torch would make. Without a path each
-    node is alone, as with torch, which makes a temporary file. Raises UsageError."""
+    node is alone, as with torch, which makes a temporary file. Raises UsageError.
+    """
     where = scanned.get("--rdzv-endpoint")
     if not _is_file_store(scanned) or (where is None and scanned.nodes[1] == 1):
         return scanned, backend
@@ -66,7 +69,7 @@ def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, st
 
 
 def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:
-    """The same for all jobs that are kept there."""
+    """Return the same for all jobs that are kept there."""
     row, where = _row(backend), scanned.get("--rdzv-endpoint")
     if where is None and row.needs:
         raise UsageError(
@@ -92,7 +95,7 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
 
 
 def _by(scanned: Scanned, backend: str) -> str:
-    """How the backend was given."""
+    """Return how the backend was given."""
     given = scanned.get("--rdzv-backend")
     return f"{named.rdzv_backend} {backend}" if given is None else given.origin
 
@@ -123,7 +126,7 @@ def check_conf(rest: Scanned) -> None:
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:
-    """A remark on each option that has no meaning where any node may lead."""
+    """Return a remark on each option that has no meaning where any node may lead."""
     return [
         f"{given.origin} has no effect with {_by(scanned, backend)}: any node may host the job"
         for name in OF_A_FIXED_HOST
@@ -132,7 +135,7 @@ def remarks_on(scanned: Scanned, backend: str) -> list[str]:
 
 
 def _directory(where: Given, backend: str, machine: ThisHost) -> str:
-    """The absolute path. What is there is not looked at: a file server may not answer."""
+    """Return the absolute path. What is there is not looked at: a file server may not answer."""
     host, _, port = where.text.rpartition(":")
     if host and "/" not in host and is_port(port):
         raise where.wrong(

@@ -84,8 +84,10 @@ class Reading(Struct, frozen=True):
 
 
 def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> Reading:
-    """Read all options, and decide how the nodes find each other; remarks for the person are added
-    to `notices`. Raises UsageError."""
+    """Read all options, and decide how the nodes find each other.
+
+    Remarks for the person are added to `notices`. Raises UsageError.
+    """
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
         raise often.wrong(
             f"needs 2 or more: to end the job at its first failure: {named.max_restarts} 0"
@@ -130,7 +132,7 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
 
 
 def _hang_phases(scanned: Scanned) -> tuple[Scanned, tuple[tuple[str, float], ...]]:
-    """The limits of phases, and the options with the usual limit alone."""
+    """Return the limits of phases, and the options with the usual limit alone."""
     given, flag = scanned.get("--hang-timeout"), "--hang-timeout"
     if given is None or not {",", "="} & {*given.text}:
         return scanned, ()
@@ -141,7 +143,7 @@ def _hang_phases(scanned: Scanned) -> tuple[Scanned, tuple[tuple[str, float], ..
 def _by_endpoint(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """One node hosts the coordinator at the endpoint, or this node is alone."""
+    """Note that one node hosts the coordinator at the endpoint, or this node is alone."""
     most = scanned.nodes[1]
     alone = _is_alone(scanned, most, notices)
     static = not alone and is_static(scanned, backend or None)
@@ -175,7 +177,7 @@ def _by_endpoint(
 
 
 def _store_port(scanned: Scanned, taken: int = 0) -> int:
-    """The port of the workers' store; 0: the system chooses. `taken`: another one's."""
+    """Return the port of the workers' store; 0: the system chooses. `taken`: another one's."""
     given = scanned.get("--store-port")
     if given is None:
         return 0
@@ -185,8 +187,10 @@ def _store_port(scanned: Scanned, taken: int = 0) -> int:
 
 
 def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str]:
-    """A remark on what says something else than the endpoint, which wins, on what fixed ranks do
-    not need, and on an endpoint that nodes on other machines can't reach."""
+    """Return remarks on options that contradict the endpoint, or that fixed ranks do not need.
+
+    The endpoint wins. Also on an endpoint that nodes on other machines can't reach.
+    """
     found, endpoint_ = [], scanned.get("--rdzv-endpoint")
     if most > 1 and (where.host == "localhost" or Address(where.host, 0).is_loopback):
         given = endpoint_ or scanned.get("--master-addr")
@@ -209,8 +213,9 @@ def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str
 
 
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
-    """The same with each key of --rdzv-conf as a value of that name; the last one counts, as under
-    torchrun. Raises UsageError.
+    """Return the same with each key of --rdzv-conf as a value of that name.
+
+    The last one counts, as under torchrun. Raises UsageError.
 
     A key that no torch knows is an error: a setting that looks obeyed and is not is worse than
     none. One that has no effect here is said in `notices`.
@@ -229,12 +234,12 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _known_keys(scanned: Scanned) -> Collection[str]:
-    """A program gives some options as keys, too."""
+    """Return a program gives some options as keys, too."""
     return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
 
 
 def _no_key(scanned: Scanned, key: str, text: str) -> str:
-    """The error text for an unknown key, which may be the name of an option."""
+    """Return the error text for an unknown key, which may be the name of an option."""
     known = _known_keys(scanned)
     name = key.lstrip("-").replace("-", "_").lower()
     row = next((row for row in FLAGS.values() if row.name in (name, f"rdzv_{name}")), None)
@@ -248,7 +253,7 @@ def _no_key(scanned: Scanned, key: str, text: str) -> str:
 
 
 def has_no_effect(kind: str, name: str, origin: str, notices: list[str]) -> bool:
-    """Whether some torch knows it and it has no effect here, which is then said."""
+    """Return whether some torch knows it and it has no effect here, which is then said."""
     from rallypoint.torch_versions import without_effect
 
     known = without_effect(kind, name)
@@ -271,7 +276,7 @@ def _lease(scanned: Scanned) -> float:
 def _by_register(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """All that a coordinator has, but no node is the one that hosts it."""
+    """Return all that a coordinator has, but no node is the one that hosts it."""
     from rallypoint.cli.run_options.register import (
         OF_A_FIXED_HOST,
         read_register,
@@ -288,7 +293,10 @@ def _by_register(
 def _by_handler(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """A handler gets what is for it as it was written; the coordinator's options have no effect."""
+    """Return the settings for a handler, as they were written.
+
+    The coordinator's options have no effect.
+    """
     where, rank = scanned.get("--rdzv-endpoint"), scanned.get("--node-rank")
     given = scanned.get("--rdzv-backend")
     by = f"--rdzv-backend {backend}" if given is None else given.origin

@@ -22,7 +22,7 @@ _OF_LAUNCHERS = frozenset(
 
 
 def need_a_script(scanned: Scanned) -> None:
-    """Raises UsageError if the command line ends with its options."""
+    """Refuse a command line that ends with its options. Raises UsageError."""
     if scanned.words:
         return
     for name, given in scanned.values.items():
@@ -37,9 +37,11 @@ def need_a_script(scanned: Scanned) -> None:
 
 
 def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> list[str]:
-    """A remark for a person who has written options of this command behind the script, to which
-    they belong then; none if that may be meant, as for a script that is a launcher itself, or
-    behind `--`, also one of the script's own arguments."""
+    """Return a remark for a person who has written options of this command behind the script.
+
+    They belong to the script then. None if that may be meant, as for a script that is a launcher
+    itself, or behind `--`, also one of the script's own arguments.
+    """
     script, *arguments = scanned.words or ("",)
     is_parted = "--" in argv[: len(argv) - len(scanned.words)]
     is_launcher = any(word == "-m" or word.endswith(".py") for word in arguments)
@@ -61,8 +63,10 @@ def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> l
 def worker_command(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost
 ) -> tuple[str, ...]:
-    """The worker's argv: torchrun's `python -u [-m] script args`, or the program itself. Raises
-    UsageError."""
+    """Return the worker's argv: torchrun's `python -u [-m] script args`, or the program itself.
+
+    Raises UsageError.
+    """
     module, bare = scanned.on("--module"), scanned.on("--no-python")
     by_path = scanned.on("--run-path")
     if module and (bare or by_path):
@@ -89,7 +93,10 @@ def worker_command(
 
 
 def check_script(script: str, machine: ThisHost, after: Sequence[str] = ()) -> str:
-    """The path of a file that Python can run. `after`: the words after it. Raises UsageError."""
+    """Return the path of a file that Python can run. Raises UsageError.
+
+    `after`: the words after it.
+    """
     path = _meant(script, machine.script_exists) or _refuse("script", script, machine, after)
     if not path.endswith(".py"):  # Python itself says best what is wrong with such a file.
         _refuse("file", path, machine, after)
@@ -97,7 +104,7 @@ def check_script(script: str, machine: ThisHost, after: Sequence[str] = ()) -> s
 
 
 def interpreter(environ: Mapping[str, str], machine: ThisHost) -> str:
-    """The interpreter of the workers. Raises UsageError."""
+    """Return the interpreter of the workers. Raises UsageError."""
     given = environ.get("PYTHON_EXEC", "")
     origin = f"PYTHON_EXEC={shown(given)}"
     chosen = _meant(given, machine.find_program, origin)
@@ -107,7 +114,10 @@ def interpreter(environ: Mapping[str, str], machine: ThisHost) -> str:
 
 
 def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
-    """The name that `find` finds: this one, or this one without blanks around it; else empty."""
+    """Return the name that `find` finds: this one, or this one without blanks around it.
+
+    Else empty.
+    """
     if name.strip() and find(name):
         return name
     try:
@@ -118,7 +128,7 @@ def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
 
 
 def _refuse(what: str, name: str, machine: ThisHost, after: Sequence[str] = ()) -> str:
-    """Raises UsageError if there is a reason why it can't be run as a `what`; else returns ''."""
+    """Refuse what can't be run as a `what`, or return ''. Raises UsageError."""
     from rallypoint.cli.run_options import wrong_script
 
     if why := wrong_script.REASONS[what](name, after, machine):

@@ -1,5 +1,6 @@
-"""How and when workers are stopped, as the command line says it; above all when the time of this
-node is over: `--stop-at` and `--stop-before`. Pure.
+"""The options on how and when workers are stopped. Pure.
+
+Above all when the time of this node is over: `--stop-at` and `--stop-before`.
 
 A scheduler ends an allocation at a known time. With `--stop-before 120` the node leaves its job
 120 s before that by its own clock, as after `--preempt-notice`, and no signal has to be set up.
@@ -27,8 +28,10 @@ _YEAR_S = 366 * 86_400
 def read_stop(
     reading: Reading, environ: Mapping[str, str], now: float, notices: list[str]
 ) -> StopConfig:
-    """Builds the configuration. `now`: the time, in seconds since 1970. Remarks are added to
-    `notices`. Raises UsageError."""
+    """Build the configuration.
+
+    `now`: the time, in seconds since 1970. Remarks are added to `notices`. Raises UsageError.
+    """
     scanned, usual = reading.scanned, {}
     if text := environ.get(SHUTDOWN_TIMEOUT_VARIABLE):
         given = Given(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")

@@ -34,7 +34,9 @@ srun rallypoint run ... to train on all (if one is wanted, add --standalone)"""
 def with_surroundings(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> Scanned:
-    """The same with what the scheduler says; remarks are added to `notices`. Raises UsageError.
+    """Return the same with what the scheduler says. Raises UsageError.
+
+    Remarks are added to `notices`.
 
     A worker may start another job: the scheduler's variables then describe its agent, not it.
     """
@@ -111,7 +113,7 @@ def _with_slurm(
 def _recorded_in(
     where: Given, backend: Given | None, machine: ThisHost, notices: list[str]
 ) -> dict[str, Given]:
-    """The options by which the job's record lies there, if it can."""
+    """Return the options by which the job's record lies there, if it can."""
     if backend is None and (why := machine.why_no_records(where.text)):
         notices.append(f"the job ends with its first node, as its record can't be kept: {why}")
         return {}

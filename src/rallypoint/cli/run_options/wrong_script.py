@@ -1,5 +1,7 @@
-"""Explain why the words behind the options can't be run as they were written, and name the fix. The
-file itself is looked at first. Pure: `ThisHost` looks."""
+"""Explain why the words behind the options can't be run as they were written, and name the fix.
+
+The file itself is looked at first. Pure: `ThisHost` looks.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +89,10 @@ def _why_no_script(script: str, after: Sequence[str], machine: ThisHost) -> str:
 
 
 def generated_words(words: Sequence[str]) -> tuple[str, ...]:
-    """The script and its arguments for a generated command, by default train.py. The script lies on
-    another machine. Raises UsageError for a well-known program in its place."""
+    """Return the script and its arguments for a generated command, by default train.py.
+
+    The script lies on another machine. Raises UsageError for a well-known program in its place.
+    """
     script, *after = words or ("train.py",)
     if _is_program(script):
         fix = _leave_out(script, after) or "name the script itself"
@@ -97,14 +101,17 @@ def generated_words(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_a_program(words: Sequence[str]) -> None:
-    """Raises UsageError for a well-known program in the place of a script on other machines."""
+    """Refuse a well-known program in the place of a script on other machines.
+
+    Raises UsageError.
+    """
     script, *after = words
     if _is_program(script):
         raise UsageError(f"{script}: {_a_program(script, after)}")
 
 
 def _is_program(script: str) -> bool:
-    """Whether no script has this name. No file is looked at."""
+    """Return whether no script has this name. No file is looked at."""
     return script in _PROGRAMS or _PYTHON.fullmatch(os.path.basename(script)) is not None
 
 
@@ -114,8 +121,10 @@ def _a_program(program: str, after: Sequence[str]) -> str:
 
 
 def _leave_out(program: str, after: Sequence[str]) -> str:
-    """The fix for a program where a script should be, by the words after it; empty: no script is
-    there."""
+    """Return the fix for a program where a script should be, by the words after it.
+
+    Empty: no script is there.
+    """
     lead = _before_a_script(program, after)
     if len(lead) > 1:
         return f"leave out {shown(' '.join(lead))}"
@@ -123,8 +132,10 @@ def _leave_out(program: str, after: Sequence[str]) -> str:
 
 
 def _before_a_script(first: str, after: Sequence[str]) -> list[str]:
-    """The words to leave out so that a script is the first one; none: there is no script. The
-    options of another launcher stay: most have the same names here."""
+    """Return the words to leave out so that a script is the first one; none: there is no script.
+
+    The options of another launcher stay: most have the same names here.
+    """
     is_python = os.path.basename(first).startswith("python")
     lead = [first]
     for word in after:
@@ -137,7 +148,7 @@ def _before_a_script(first: str, after: Sequence[str]) -> list[str]:
 
 
 def _why_not_python(script: str, after: Sequence[str], machine: ThisHost) -> str:
-    """The reason not to run an existing file by Python; empty: there is none."""
+    """Return the reason not to run an existing file by Python; empty: there is none."""
     try:
         head = machine.head(script).removeprefix(b"\xef\xbb\xbf")
     except PermissionError:
@@ -170,7 +181,7 @@ def _of_another_language(by: str, script: str, machine: ThisHost) -> str:
 
 
 def _interpreter_of(line: str) -> str:
-    """The program in a first line such as `#!/usr/bin/env -S bash -e`; empty: none."""
+    """Return the program in a first line such as `#!/usr/bin/env -S bash -e`; empty: none."""
     words = [os.path.basename(word) for word in line[2:].split()]
     if words[:1] == ["env"]:
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]

@@ -62,8 +62,11 @@ Exit codes: those of COMMAND; 2 wrong usage, or no such program.
 
 
 def run(argv: list[str]) -> int:
-    """Become the command. Returns only what `rallypoint run` returns in the place of torchrun.
-    Raises UsageError, InfrastructureError and HelpRequested."""
+    """Become the command.
+
+    Returns only what `rallypoint run` returns in the place of torchrun. Raises UsageError,
+    InfrastructureError and HelpRequested.
+    """
     if argv[:1] == [_IN_PLACE_OF]:
         number = int(argv[1])
         return _stand_in(argv[2 : 2 + number], argv[2 + number :])

@@ -192,7 +192,10 @@ class Events(Question):
         return not wanted or print_lines(self._lines(wanted), colour=self._colour)
 
     async def _look_for_another_life(self, asking: Asking) -> None:
-        """A coordinator that knows nothing of the job's past counts events from 1 again."""
+        """Begin anew where a coordinator knows nothing of the job's past.
+
+        It counts events from 1 again.
+        """
         life = decoded(await asking.answer(Ask(Subject.STATUS)), JobView).incarnation
         if self._life not in (0, life):
             say("the job has begun anew: the last events before that may be missing")
@@ -207,7 +210,7 @@ class Events(Question):
         ]
 
     def _show(self, known: list[HistoryEntry]) -> bool:
-        """False: the reader is gone."""
+        """Show the events. False: the reader is gone."""
         wanted = self._wanted(known)
         lines = newest_of(self._lines(wanted), self._most, tell=not self.as_json)
         if not wanted and not self._follows and not self.as_json:
@@ -244,8 +247,11 @@ def _entry(value: bytes) -> HistoryEntry | None:
 def event_lines(
     entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None = None
 ) -> list[str]:
-    """Lines for events in their order. Events of several nodes share one only if each follows the
-    one before it within `NEAR_S`: a late node keeps its own time."""
+    """Lines for events in their order.
+
+    Events of several nodes share one only if each follows the one before it within `NEAR_S`: a late
+    node keeps its own time.
+    """
     lines: list[str] = []
     start = 0
     for end in range(1, len(entries) + 1):
@@ -269,8 +275,11 @@ def _near_lines(entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None
 def event_line(
     entry: HistoryEntry, now: float, zone: tzinfo | None = None, last: float = 0.0
 ) -> str:
-    """`12:04:05 ! node b was lost: ...`, with the date unless that is today's. `zone`: None is the
-    local one. `last`: the time of the last of several events in this line."""
+    """`12:04:05 !
+
+    node b was lost: ...`, with the date unless that is today's. `zone`: None is the local one.
+    `last`: the time of the last of several events in this line.
+    """
     mark = "!" if entry.is_wrong else " "
     name = re.escape(entry.node)
     is_named = re.search(rf"(node|drain|exclude|allow) {name}(?![\w.-])", entry.text)
@@ -284,8 +293,10 @@ def event_line(
 
 
 def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
-    """The last lines, at most so many (None: all). `tell`: the first of these says how many there
-    are before them."""
+    """Return the last lines, at most so many (None: all).
+
+    `tell`: the first of these says how many there are before them.
+    """
     if most is None or len(lines) <= most:
         return lines
     if not tell or most < 2:
@@ -296,8 +307,10 @@ def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
 
 
 def since(text: str, now: float, zone: tzinfo | None = None) -> float:
-    """The moment, in Unix seconds, that an age or a time means: a time without a date is the last
-    one. Raises ValueError."""
+    """Return the moment, in Unix seconds, that an age or a time means.
+
+    A time without a date is the last one. Raises ValueError.
+    """
     text = text.strip()
     if (found := _AGE.fullmatch(text)) is not None:
         return now - float(found[1]) * _SECONDS[found[2]]

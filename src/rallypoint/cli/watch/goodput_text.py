@@ -17,7 +17,7 @@ _AT_WORK = (str(Spending.STEPS.value), str(Spending.UNKNOWN.value))
 
 
 def end_lines(view: GoodputView | None) -> tuple[str, ...]:
-    """One line for the end of a job, or none."""
+    """Return one line for the end of a job, or none."""
     if view is None or not view.wall_s:
         return ()
     wall = duration_text(view.wall_s)

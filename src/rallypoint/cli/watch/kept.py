@@ -68,8 +68,10 @@ def _is_of_job(note: NodeNote) -> bool:
 
 
 def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, bool, bool, float]:
-    """Return a key by which the note that knows most is the largest. A node that took part in no
-    round does not know how many nodes the job has."""
+    """Return a key by which the note that knows most is the largest.
+
+    A node that took part in no round does not know how many nodes the job has.
+    """
     is_of_job, has_ended = _is_of_job(note), note.ended > 0
     return (is_of_job, has_ended, note.is_host, note.first_rank >= 0, note.ended)
 
@@ -142,8 +144,11 @@ class Kept(Struct):
 
 
 def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
-    """Ask, or show what is kept, with a line on what this is. A command that can't show that needs
-    a job that runs: the error says where the end is kept. Blocks, and raises as `ask`."""
+    """Ask, or show what is kept, with a line on what this is.
+
+    A command that can't show that needs a job that runs: the error says where the end is kept.
+    Blocks, and raises as `ask`.
+    """
     try:
         return ask()
     except NoNextCoordinatorError as error:
@@ -179,7 +184,9 @@ def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
 
 def _ask_for(name: str, asked: Question, ask: Callable[[], int], error: AccessError) -> int:
     """Ask again with a name, after the coordinator of one job has refused a question without one.
-    `name`: the name of the last job at that endpoint."""
+
+    `name`: the name of the last job at that endpoint.
+    """
     asked.jobs = [replace(asked.jobs[0], run_id=name)]
     try:
         return answer_or_kept(asked, ask)
@@ -188,15 +195,17 @@ def _ask_for(name: str, asked: Question, ask: Callable[[], int], error: AccessEr
 
 
 def _is_of_another(kept: Kept, error: SomeError) -> bool:
-    """Whether the job that was asked still runs, and this is the end of one before it."""
+    """Return whether the job that was asked still runs, and this is the end of one before it."""
     job = error.job if isinstance(error, UnreachedHereError) else None
     return job is not None and not kept.living and runs_here(job)
 
 
 def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | None:
-    """Find what is kept of the job that is meant; None: nothing. Blocks for `READ_S` at most.
-    Raises RendezvousConnectionError for a dead disk, with what has `failed` before, and
-    UsageError."""
+    """Find what is kept of the job that is meant; None: nothing.
+
+    Blocks for `READ_S` at most. Raises RendezvousConnectionError for a dead disk, with what has
+    `failed` before, and UsageError.
+    """
 
     def read() -> Kept | None:
         path = _path_of(asked)
@@ -214,13 +223,18 @@ def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | N
 
 
 def is_kept(where: Given | None) -> bool:
-    """A person means a directory in which something of a job is kept, or of several."""
+    """Return whether a person means a directory in which something of a job is kept.
+
+    Or of several jobs.
+    """
     return where is not None and bool(kept_at(where.text))
 
 
 def kept_at(path: str) -> list[str]:
-    """Find the directories of jobs that a person means by this one, the newest first: itself, those
-    in it, or those of jobs that have their log files in it."""
+    """Return the directories of jobs that a person means by this one, the newest first.
+
+    Itself, those in it, or those of jobs that have their log files in it.
+    """
     if "\0" in path or not os.path.isdir(path):
         return []
     if notes_in(path, 1) or os.path.isfile(os.path.join(path, rules.HISTORY)):
@@ -302,7 +316,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
 
 
 def events_of(kept: Kept) -> Recorded:
-    """Raises RendezvousConnectionError where the events are elsewhere."""
+    """Return the kept events. Raises RendezvousConnectionError where they are elsewhere."""
     if kept.recorded is None:
         where = "" if kept.newest is None else f": {kept.trouble or _elsewhere(kept.newest)}"
         raise RendezvousConnectionError(
@@ -356,7 +370,7 @@ def _where_else(asked: Question) -> str:
 
 
 def _path_of(asked: Question) -> str:
-    """Where the job is kept that the command line means; empty: nowhere."""
+    """Return where the job is kept that the command line means; empty: nowhere."""
     if not (root := ThisHost().kept_jobs()):
         return ""
     job, scanned = _meant(asked), asked.scanned

@@ -120,7 +120,7 @@ class Logs(OfWorkers):
         return self.show_kept(read_kept(self.words.file), "")
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """The newest lines that nodes have kept of the workers that are meant."""
+        """Return the newest lines that nodes have kept of the workers that are meant."""
         if head:
             say(head)
         ranks, nodes = self.words.ranks, self.words.nodes
@@ -207,7 +207,7 @@ class Logs(OfWorkers):
         say("the job has ended")
 
     def _take(self, part: Gathered, now: float) -> None:
-        """The lines of a part are to be printed."""
+        """Take the lines of a part, which are to be printed."""
         if part.told and part.incarnation != self._life:
             if self._life:
                 say("the job has begun anew: the last lines before that may be missing")
@@ -239,7 +239,7 @@ class Logs(OfWorkers):
             self._held_json.append(line)
 
     def _print(self, ripe_at: float) -> bool:
-        """The lines that came before that, and equal ones. False: the reader is gone."""
+        """Print the lines that came before that, and equal ones. False: the reader is gone."""
         newest, lines = self._newest, self._ripe(ripe_at)
         if not self._has_begun:
             self._has_begun = True
@@ -268,8 +268,10 @@ run = partial(question.run, Logs)
 
 
 def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
-    """Return the sentences about output of these ranks and streams that is not kept, and about the
-    way to keep it."""
+    """Return sentences about output of these ranks and streams that is not kept.
+
+    They also say how to keep it.
+    """
     lines = []
     for stream, name in STREAMS.items():
         ranks = [rank for rank, which in unread if which == stream]

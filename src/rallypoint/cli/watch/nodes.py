@@ -96,7 +96,7 @@ run = partial(question.run, Nodes)
 
 
 def table(held: tuple[HeldBack, ...]) -> list[str]:
-    """One line for each machine, with a head."""
+    """Return one line for each machine, with a head."""
     rows = [("node", "since", "until", "why")]
     rows += [(_name(each), _since(each), _until(each), each.why) for each in held]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]

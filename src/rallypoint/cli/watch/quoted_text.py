@@ -1,5 +1,7 @@
-"""Lines that a worker wrote, in a column of a terminal: nothing is cut before the number of a line
-of its source. Pure."""
+"""Lines that a worker wrote, in a column of a terminal. Pure.
+
+Nothing is cut before the number of a line of its source.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ _FRAME = re.compile(r'(?P<head>.{0,40}?File ")(?P<path>.*)(?P<line>", line \d+)(
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """Return this line in at most so many columns. Of a frame of a stack the beginning of the
-    path is left out, and if need be the end of the function's name; any other line is wrapped."""
+    """Return this line in at most so many columns.
+
+    Of a frame of a stack the beginning of the path is left out, and if need be the end of the
+    function's name; any other line is wrapped.
+    """
     if len(line) <= room:
         return [line]
     if (frame := _FRAME.fullmatch(line)) is not None:
@@ -24,7 +29,7 @@ def fitted(line: str, room: int) -> list[str]:
 
 
 def tail_of_path(path: str, room: int) -> str:
-    """A path in at most so many columns: its end says more than its beginning."""
+    """Return a path in at most so many columns: its end says more than its beginning."""
     return path if len(path) <= room else f"…{path[-max(room - 1, 1) :]}"
 
 
@@ -40,7 +45,7 @@ def _short_frame(frame: re.Match[str], room: int) -> str:
 
 
 def _wrapped(line: str, room: int) -> list[str]:
-    """The first words of a long text say what it is about."""
+    """Return the first words of a long text say what it is about."""
     margin = " " * min(len(line) - len(line.lstrip()), room // 4)
     parts = wrap(
         line.strip(),

@@ -21,15 +21,17 @@ SIZE_MAX = 1 << 30
 
 
 def is_history(where: Given | None) -> bool:
-    """A person means a file, and no endpoint."""
+    """Return whether a person means a file, and no endpoint."""
     if where is None or "\0" in where.text:
         return False
     return os.path.isfile(where.text) or where.text.endswith(".jsonl")
 
 
 def refuse_options(command: Command, scanned: Scanned, others: Sequence[str]) -> None:
-    """Refuse the options that have no meaning for a file: the ones that say where a job is, and
-    these. Raises UsageError."""
+    """Refuse the options that have no meaning for a file. Raises UsageError.
+
+    The ones that say where a job is, and these.
+    """
     where = [row.flag for _, rows in command.groups[1:] for row in rows]
     for flag in (*where, *others):
         if (given := scanned.get(flag)) is not None:
@@ -54,7 +56,7 @@ def read_history(path: str) -> Recorded:
 
 
 def _check_type(path: str, mode: int) -> None:
-    """Raises UsageError."""
+    """Refuse the options that this type of file has no use for. Raises UsageError."""
     devices = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a directory", stat.S_IFSOCK: "a socket"}
     if not stat.S_ISREG(mode):
         kind = devices.get(stat.S_IFMT(mode), "a device")

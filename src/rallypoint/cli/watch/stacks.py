@@ -119,7 +119,7 @@ def stacks_lines(
 
 
 def _cut(groups: Sequence[StackGroup], blocks: Sequence[list[str]], most: int) -> list[str]:
-    """The beginning of each block, and of so many as fit."""
+    """Return the beginning of each block, and of so many as fit."""
     shown = min(len(blocks), (most - 1) // _LEAST)
     shares = _shares([len(block) for block in blocks[:shown]], most - 1)
     lines = [line for block, share in zip(blocks, shares, strict=False) for line in block[:share]]
@@ -133,7 +133,10 @@ def _cut(groups: Sequence[StackGroup], blocks: Sequence[list[str]], most: int) -
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """The share of the room for each block: what the short ones leave is for the long ones."""
+    """Return the share of the room for each block.
+
+    What the short ones leave is for the long ones.
+    """
     shares = [0] * len(sizes)
     by_size = sorted(range(len(sizes)), key=lambda number: sizes[number])
     for done, number in enumerate(by_size):
@@ -161,7 +164,7 @@ def _block(group: StackGroup, nodes: Mapping[int, str], width: int) -> list[str]
 
 
 def _frame(frame: StackFrame, width: int) -> str:
-    """The function, and where it is: of a long path the end, with the number of the line."""
+    """Return the function, and where it is: of a long path the end, with the number of the line."""
     margin = " " * _MARGIN
     if not frame.place:
         return _fit(margin + frame.function, width)

@@ -110,7 +110,7 @@ class Status(Question):
         """The newest view, and when it came."""
 
     def find(self) -> list[JobAt]:
-        """All jobs on this machine, where no other place is named."""
+        """Return all jobs on this machine, where no other place is named."""
         return read_job(STATUS, self.scanned, self.words.where)
 
     async def ask(self) -> int:
@@ -143,8 +143,11 @@ class Status(Question):
         return 0
 
     async def _watch(self, asking: Asking) -> None:
-        """Show the job until it has ended, or nobody reads. Of a coordinator that is silent what is
-        shown must not be taken for news: it raises CoordinatorLostError."""
+        """Show the job until it has ended, or nobody reads.
+
+        Of a coordinator that is silent what is shown must not be taken for news: it raises
+        CoordinatorLostError.
+        """
         is_last = False
         while not is_last:
             asking.send(Ask(Subject.STATUS, follow=True))
@@ -197,7 +200,7 @@ class Status(Question):
         return self._show_lines(partial(table_lines, jobs, clock=clock, whole_names=whole_names))
 
     def _show_lines(self, lines: Callable[[int, int], Sequence[str]]) -> bool:
-        """Whether anybody may read more. `lines`: of at most such a width, and so many."""
+        """Return whether anybody may read more. `lines`: of at most such a width, and so many."""
         width, height = screen_size()
         if self._watches and can_redraw():
             # At least two: a terminal that does not know its size may say anything.
@@ -250,14 +253,16 @@ run = partial(question.run, Status)
 
 
 async def _recorded(job: JobAt, register: RegisterConfig, token: JobToken | None) -> list[JobLine]:
-    """All jobs that have a record in this place."""
+    """Return all jobs that have a record in this place."""
     run_ids = await recorded_jobs(register)
     return await _lines_of([(replace(job, run_id=run_id), token) for run_id in run_ids])
 
 
 async def _lines_of(jobs: list[tuple[JobAt, JobToken | None]]) -> list[JobLine]:
-    """Return the lines of all jobs, asked at once: one that does not answer, a stopped process for
-    example, holds up no other."""
+    """Return the lines of all jobs, asked at once.
+
+    One that does not answer, a stopped process for example, holds up no other.
+    """
     found = await asyncio.gather(*(_line_of(job, token) for job, token in jobs))
     return [line for lines in found for line in lines]
 
@@ -283,5 +288,5 @@ async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
 
 
 def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
-    """A line for a job that can't be asked."""
+    """Return a line for a job that can't be asked."""
     return JobLine(job.name, state, since_s, 0, 0, 0, -1, -1, None, why)

@@ -57,8 +57,10 @@ def status_lines(
     kept_ranks: Collection[int] = (),
 ) -> list[str]:
     """At most `most` lines of at most `width` characters; the last one says what was left out.
+
     `where`: the words that name this job to a command, for commands to type next; None: it can't be
-    asked. `clock`: the time of day at which this was so. `kept_ranks`: as of `advice`."""
+    asked. `clock`: the time of day at which this was so. `kept_ranks`: as of `advice`.
+    """
     blocks = [
         ("because", _because(view)),
         ("waits for", _waits_for(view)),
@@ -102,8 +104,10 @@ def next_lines(advice: Advice, where: str, width: int) -> list[str]:
 
 
 def command_lines(command: str, room: int) -> list[str]:
-    """A command in lines of at most so many columns, as it may be typed or copied: no word is cut,
-    and a line that goes on ends with a backslash."""
+    """Return a command in lines of at most so many columns, as it may be typed or copied.
+
+    No word is cut, and a line that continues ends with a backslash.
+    """
     lines = [""]
     for word in command.split(" "):
         if lines[-1] and len(lines[-1]) + len(word) + 3 > room:
@@ -138,9 +142,11 @@ def table_lines(
     clock: str = "",
     whole_names: bool = False,
 ) -> list[str]:
-    """Several jobs, one line each, by their names. Where they are more than fit into `most` lines,
-    those come first that do not run well, and of the rest there is a count. `clock`: as of
-    `status_lines`. `whole_names`: no name is cut."""
+    """Several jobs, one line each, by their names.
+
+    Where they are more than fit into `most` lines, those come first that do not run well, and of
+    the rest there is a count. `clock`: as of `status_lines`. `whole_names`: no name is cut.
+    """
     shown = sorted(jobs, key=lambda job: job.job)
     rest: list[JobLine] = []
     if len(shown) >= most:
@@ -181,13 +187,15 @@ def table_lines(
 
 
 def has_ended(job: JobLine) -> bool:
-    """Whether nothing more will happen to it."""
+    """Return whether nothing more will happen to it."""
     return job.state == _SUCCEEDED or job.state in _FAILED
 
 
 def _runs_well(job: JobLine) -> int:
-    """Return the place of a job in the order: jobs that stand still, that have failed, that run,
-    that are done."""
+    """Return the place of a job in the order of a table.
+
+    Jobs that stand still, that have failed, that run, that are done.
+    """
     if job.state in _FAILED:
         return 1
     if job.state in (_RUNS, _SUCCEEDED):
@@ -210,7 +218,7 @@ def _headline(view: JobView) -> str:
 
 
 def _because(view: JobView) -> list[str]:
-    """Why the job does what it does now, unless the end of the last round says it."""
+    """Return why the job does what it does now, unless the end of the last round says it."""
     if view.verdict is not None or view.reason in ("", "the first round"):
         return []
     return [] if view.past and view.past[-1].end_text == view.reason else [view.reason]
@@ -225,7 +233,7 @@ def _waits_for(view: JobView) -> list[str]:
 
 
 def _behind(view: JobView) -> list[str]:
-    """The worker that holds the others up, if one seems to."""
+    """Return the worker that holds the others up, if one seems to."""
     found = behind(view)
     if found is None:
         return []
@@ -335,8 +343,10 @@ def _nodes(view: JobView) -> list[str]:
 
 
 def _log_files(view: JobView) -> list[str]:
-    """Log files that can't be written, and their nodes. Each node has a directory of its own: of
-    nodes with the same trouble the path of one is shown."""
+    """Log files that can't be written, and their nodes.
+
+    Each node has a directory of its own: of nodes with the same trouble the path of one is shown.
+    """
     nodes_of: dict[str, list[NodeView]] = {}
     for node in view.nodes:
         if node.cant_log:
@@ -369,8 +379,10 @@ def _held_text(held: HeldBack) -> str:
 
 
 def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
-    """The end of the last round that has ended, and what its first failure said; `is_whole`: also
-    which node was slowest in each phase."""
+    """Return the end of the last round that has ended, and what its first failure said.
+
+    `is_whole`: also which node was slowest in each phase.
+    """
     if not view.past:
         return []
     newest = view.past[-1]
@@ -389,7 +401,7 @@ def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
 
 
 def cause_detail(cause: FirstCause | None) -> list[str]:
-    """The last lines of the worker that failed first."""
+    """Return the last lines of the worker that failed first."""
     if cause is None:
         return []
     detail = [line for line in cause.detail.splitlines() if line.strip()]
@@ -400,8 +412,10 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
 
 
 def labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
-    """The texts beside their label. They are wrapped; of what a worker wrote (`| ...`) each line
-    begins with that mark."""
+    """Return the texts beside their label.
+
+    They are wrapped; of what a worker wrote (`| ...`) each line begins with that mark.
+    """
     lines: list[str] = []
     room = max(width - 2 - _LABEL, 20)
     for text in texts:
@@ -416,7 +430,7 @@ def labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = N
 
 
 def _headlines(view: JobView, width: int, clock: str) -> list[str]:
-    """The state of the job has a colour."""
+    """Note that the state of the job has a colour."""
     text = _headline(view) + (f" ({clock})" if clock else "")
     margin = " " * (2 + _LABEL)
     first, *rest = wrap(text, width, subsequent_indent=margin, break_on_hyphens=False)
@@ -428,7 +442,7 @@ def _headlines(view: JobView, width: int, clock: str) -> list[str]:
 
 
 def state_tint(state: str) -> Tint:
-    """The colour of what a job does."""
+    """Return the colour of what a job does."""
     if state in (_RUNS, _SUCCEEDED):
         return Tint.GOOD
     return Tint.BAD if state in _FAILED or state in _STANDS else Tint.WARN

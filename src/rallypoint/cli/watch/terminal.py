@@ -23,7 +23,7 @@ COLOUR = Setting(
 
 
 def shows_colours(choice: str) -> bool:
-    """Whether lines are printed in colours. `choice`: the value of `--color`."""
+    """Return whether lines are printed in colours. `choice`: the value of `--color`."""
     if choice != "auto":
         return choice == "always"
     no_color, term = os.environ.get("NO_COLOR"), os.environ.get("TERM")
@@ -31,17 +31,17 @@ def shows_colours(choice: str) -> bool:
 
 
 def can_redraw() -> bool:
-    """Whether stdout is a terminal in which lines can be written in place of others."""
+    """Return whether stdout is a terminal in which lines can be written in place of others."""
     return is_terminal() and drawing_wanted(term=os.environ.get("TERM"))
 
 
 def is_terminal() -> bool:
-    """Whether stdout is one."""
+    """Return whether stdout is one."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def can_ask() -> bool:
-    """Whether a person can be asked, and answer."""
+    """Return whether a person can be asked, and answer."""
     return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 

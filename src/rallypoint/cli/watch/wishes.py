@@ -1,5 +1,7 @@
-"""The commands about a job that are answered by one sentence (`commands.py` has their texts): a
-checkpoint, another round, the end of the job."""
+"""The commands about a job that are answered by one sentence.
+
+A checkpoint, another round, the end of the job; `commands.py` has their texts.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _OPTIONS = (
 
 
 def command(row: Row) -> Command:
-    """The options and the help of this command."""
+    """Return the options and the help of this command."""
     top = f"usage: rallypoint {row.name} [ENDPOINT] [options]\n\n{row.text}"
     return Command(row.name, top, (_OPTIONS, HOW_TO_FIND), EXIT_CODES, may_have=("ENDPOINT",))
 
@@ -51,8 +53,10 @@ class Wish(Request):
         self.late = f"it was not done within {self.limit_s:g} s (--timeout)"
 
     async def ask(self) -> int:
-        """See `Question`. Of a job that no word names a person is asked, or told, whether it is
-        meant."""
+        """See `Question`.
+
+        Of a job that no word names a person is asked, or told, whether it is meant.
+        """
         named = self.scanned.get("--job") or self.scanned.get("--rdzv-id")
         if self.jobs[0].is_here and not named:
             job = f"{job_name(self.jobs[0].name)} at {self.jobs[0].endpoint}"

@@ -1,5 +1,7 @@
-"""The parts that the commands about workers share: which of them are meant, and the way to what
-their nodes tell (`core/watch/collection_messages.py`)."""
+"""The parts that the commands about workers share.
+
+Which of them are meant, and the way to what their nodes tell (`core/watch/collection_messages.py`).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class OfWorkers(Question):
 
 
 def read_workers(scanned: Scanned, words: Sequence[str]) -> Words:
-    """The ranks, the nodes and the endpoint that these words name. Raises UsageError."""
+    """Return the ranks, the nodes and the endpoint that these words name. Raises UsageError."""
     ranks: list[RankRange] = []
     nodes: list[str] = []
     where: Given | None = None
@@ -63,8 +65,10 @@ def read_workers(scanned: Scanned, words: Sequence[str]) -> Words:
 
 
 async def next_part(asking: Asking) -> tuple[Gathered, bool]:
-    """The next part of an answer, and whether it is the last one. May be cancelled, and called
-    again. Raises as `Asking.next_value`."""
+    """Return the next part of an answer, and whether it is the last one.
+
+    May be cancelled, and called again. Raises as `Asking.next_value`.
+    """
     value, is_last = await asking.next_value()
     if not is_last:
         asking.send(Ask(Subject.MORE))
@@ -72,7 +76,7 @@ async def next_part(asking: Asking) -> tuple[Gathered, bool]:
 
 
 async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
-    """All parts of the answer. Raises as `Asking.next_value`."""
+    """Yield all parts of the answer. Raises as `Asking.next_value`."""
     asking.send(question)
     is_last = False
     while not is_last:

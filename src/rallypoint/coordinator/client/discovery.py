@@ -1,5 +1,6 @@
-"""How an agent finds the coordinator, or becomes the node that hosts it (behaviours F6, F8), and
-how it reaches the coordinator again.
+"""An agent's search for the coordinator, or the decision to host it (behaviours F6, F8).
+
+It reaches the coordinator again in the same way.
 
 The node that can bind the endpoint hosts, and proves it by dialling the endpoint and reaching its
 own coordinator there; else it closes what it bound and is a client. A name that does not resolve
@@ -63,7 +64,7 @@ DialAny = Callable[[Sequence[Address]], Awaitable[ClientConnection]]
 
 
 def embed(settings: SharedSettings) -> HostCoordinator:
-    """The coordinator of one job in a program that shows nothing of what happens in it."""
+    """Return the coordinator of one job in a program that shows nothing of what happens in it."""
     hosting = Hosting(lambda run_id, record: None, settings)
     return lambda listeners, lookup_token: Coordinator(listeners, hosting, lookup_token)
 
@@ -151,7 +152,7 @@ class _Discovery:
             await asyncio.sleep(RESOLVE_RETRY_S)
 
     async def _has_moved(self, addresses: tuple[Address, ...]) -> bool:
-        """A thousand nodes that wait for their host must not flood a name server."""
+        """Return whether a thousand nodes that wait for their host must not flood a name server."""
         if self._loop.time() - self._looked_up_at < RESOLVE_RETRY_S:
             return False
         return set(await self._resolve()) != set(addresses)
@@ -159,7 +160,7 @@ class _Discovery:
     # Hosting
 
     def _bind(self, addresses: tuple[Address, ...]) -> list[socket]:
-        """The listening sockets of a coordinator of our own; empty: another node hosts."""
+        """Return the listening sockets of a coordinator of our own; empty: another node hosts."""
         config = self._config
         if config.is_host is False:
             return []
@@ -259,8 +260,10 @@ class _Discovery:
     # The token
 
     def _secret(self, *, create: bool) -> bytes | None:
-        """Return the secret that opens this job, and no other of the user's; None: there is no
-        token (yet)."""
+        """Return the secret that opens this job, and no other of the user's.
+
+        None: there is no token (yet).
+        """
         config, access = self._config, self._access
         if access.insecure:
             return None
@@ -270,8 +273,10 @@ class _Discovery:
         return None if token is None else token.for_job(config.run_id)
 
     async def _awaited_secret(self) -> bytes:
-        """Return the secret of a token that the first node has just made, in a directory that this
-        one sees later."""
+        """Return the secret of a token that the first node has just made.
+
+        It lies in a directory that this node sees later.
+        """
         deadline = self._loop.time() + min(TOKEN_TIMEOUT_S, self._config.host_timeout_s)
         while (secret := self._secret(create=False)) is None:
             if self._loop.time() > deadline:
@@ -282,7 +287,7 @@ class _Discovery:
 
 
 def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
-    """A job of one node that nobody else can find needs no token of the user's."""
+    """Return whether a job of one node that nobody else can find needs no token of the user's."""
     is_given = access.token_file is not None or access.token_text is not None
     is_alone = config.max_nodes == 1 and config.endpoint.port == 0 and config.register is None
     return is_alone and not is_given and not access.insecure
@@ -305,14 +310,19 @@ class Redial:
         look_up: EndpointLookUp,
         look_up_s: float = FIRST_LOOK_UP_S,
     ) -> None:
-        """`addresses`: what the endpoint was found to mean last. `look_up_s`: how long the first
-        look-up may take."""
+        """`addresses`: what the endpoint was found to mean last.
+
+        `look_up_s`: how long the first look-up may take.
+        """
         self._endpoint, self._addresses = endpoint, tuple(addresses)
         self._dial_any, self._look_up, self._look_up_s = dial_any, look_up, look_up_s
 
     async def __call__(self) -> ClientConnection:
-        """Raises as `dial` does; RendezvousConnectionError also when the name does not resolve, or
-        has moved to where no program listens yet: only the next refusal there is one."""
+        """Dial the coordinator. Raises as `dial` does.
+
+        RendezvousConnectionError also when the name does not resolve, or has moved to where no
+        program listens yet: only the next refusal there is one.
+        """
         try:
             return await self._dial_any(self._addresses)
         except (RendezvousConnectionError, AccessError, ProtocolError):

@@ -44,7 +44,10 @@ class NotYet(Struct, frozen=True):
 
 
 def numeric_address(endpoint: Endpoint) -> Address | None:
-    """The address that `endpoint` spells out, or None if it has a name; no name server is asked."""
+    """Return the address that `endpoint` spells out, or None if it has a name.
+
+    No name server is asked.
+    """
     try:
         found = socket.getaddrinfo(
             _plain(endpoint.host),
@@ -76,8 +79,9 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
 
 
 def meant_addresses(host: str, addresses: Sequence[Address], session_host: str) -> list[Address]:
-    """Return the addresses of this node's own `host` that its peers can mean; they reach it at
-    `session_host` too.
+    """Return the addresses of this node's own `host` that its peers can mean.
+
+    They reach it at `session_host` too.
 
     A name may be loopback on its own machine alone (127.0.1.1 of Debian): unless the session is,
     peers do not mean that. A literal address and `localhost` are meant as they are written.

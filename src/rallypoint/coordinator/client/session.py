@@ -1,5 +1,7 @@
-"""The agent's end of a session with the coordinator, on asyncio: `core/session.py` decides; this
-dials, sends, waits and calls the handler."""
+"""The agent's end of a session with the coordinator, on asyncio.
+
+`core/session.py` decides; this dials, sends, waits and calls the handler.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def fresh_identity(node_id: str) -> Identity:
 
 
 def host_name_of(name: str) -> str:
-    """The name of this machine as nodes send it: any bytes may be set as a name."""
+    """Return the name of this machine as nodes send it: any bytes may be set as a name."""
     short = name.partition(".")[0]
     return "".join(letter if letter.isprintable() else "?" for letter in short) or "node"
 
@@ -141,7 +143,7 @@ class CoordinatorSession:
         return self._end.attached
 
     def stamp(self, round_: int) -> Stamp:
-        """The name of this round of the job."""
+        """Return the name of this round of the job."""
         assert self._end.attached is not None
         return Stamp(self._end.attached.incarnation, round_)
 
@@ -161,8 +163,10 @@ class CoordinatorSession:
         self._run(self._end.report(fitting(report), self._clock()))
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until every report is acknowledged, at most so long, and hang up, also when this is
-        cancelled."""
+        """Wait until every report is acknowledged, at most so long, and hang up.
+
+        Also when this is cancelled.
+        """
         try:
             if not self._end.is_all_acknowledged and self._connection is not None:
                 self._all_acknowledged = self._loop.create_future()
@@ -290,7 +294,9 @@ class CoordinatorSession:
 
 
 def raise_in_loop(task: asyncio.Task[Any]) -> None:
-    """For `add_done_callback`: the loop's exception handler gets what a task raises, since nothing
-    else would end the wait for what it was to do."""
+    """Give the exception of a task to the loop's handler: for `add_done_callback`.
+
+    Nothing else would end the wait for what the task was to do.
+    """
     if not task.cancelled():
         task.result()

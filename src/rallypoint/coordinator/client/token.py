@@ -44,18 +44,18 @@ class JobToken(Struct, frozen=True):
 
     @classmethod
     def fresh(cls, source: str) -> JobToken:
-        """A new token that is kept nowhere."""
+        """Return a new token that is kept nowhere."""
         return cls(source, os.urandom(TOKEN_BYTES))
 
     def for_job(self, run_id: str) -> bytes:
-        """The secret that both sides of a session of this job use.
+        """Return the secret that both sides of a session of this job use.
 
         A token of another job gives a secret that the coordinator will refuse.
         """
         return self.value if self.opens_one_job else job_token(self.value, run_id)
 
     def text_for_job(self, run_id: str) -> str:
-        """The job's token in writing. To be shown only to a person who asked for it."""
+        """Return the job's token in writing. To be shown only to a person who asked for it."""
         return _JOB_PREFIX + self.for_job(run_id).hex()
 
     def text(self) -> str:
@@ -69,7 +69,7 @@ def find_token(
     home: str | os.PathLike[str] | None,
     create: bool,
 ) -> JobToken | None:
-    """The token of this user, or None while there is none: a joiner asks again for a while.
+    """Return the token of this user, or None while there is none: a joiner asks again for a while.
 
     With `create` the user's own file is made if it is missing, for ever and for all: nodes that
     race through a shared directory end up with the same token. Never sleeps; safe to retry.
@@ -95,7 +95,9 @@ def find_token(
 
 
 def find_or_make_token(token_file: str) -> JobToken:
-    """The token in a file that is made if it is missing, because a person asked for just that.
+    """Return the token in a file that is made if it is missing.
+
+    A person asked for just that.
 
     Raises AccessError, with the fix, when it is unsafe, malformed or can't be made.
     """
@@ -105,8 +107,10 @@ def find_or_make_token(token_file: str) -> JobToken:
 
 
 def read_token(fd: int) -> JobToken:
-    """The token that is written to this inherited descriptor, which is read to its end and closed;
-    0 is the null device then. Blocks until the writer closes its end, for 10 s at most.
+    """Read the token that is written to this inherited descriptor.
+
+    It is read to its end and closed; 0 is the null device then. Blocks until the writer closes its
+    end, for 10 s at most.
 
     Raises AccessError, with the fix.
     """
@@ -170,13 +174,13 @@ def user_token_path(home: str | os.PathLike[str] | None) -> str:
 
 
 def user_home() -> str | None:
-    """The user's home directory, or None for a user that has none (many containers)."""
+    """Return the user's home directory, or None for a user that has none (many containers)."""
     home = os.path.expanduser("~")
     return None if home.startswith("~") else home
 
 
 def no_token_error(endpoint: object) -> AccessError:
-    """The coordinator there wants a token, and there is none."""
+    """Note that the coordinator there wants a token, and there is none."""
     where = "RALLYPOINT_TOKEN or the user's file"
     return AccessError(
         f"the coordinator at {endpoint} wants a token, and no token was found in {where}: "
@@ -185,7 +189,10 @@ def no_token_error(endpoint: object) -> AccessError:
 
 
 def parse_token(text: str, source: str) -> JobToken:
-    """Raises AccessError, which never shows `text`, unless it is hexadecimal and long enough."""
+    """Parse a token. Raises AccessError unless it is hexadecimal and long enough.
+
+    The error never shows `text`.
+    """
     digits = text.strip()
     opens_one_job = digits.startswith(_JOB_PREFIX)
     digits = digits.removeprefix(_JOB_PREFIX)
@@ -218,7 +225,10 @@ def _read_or_create(path: str, source: str, create: bool) -> JobToken | None:
 
 
 def _read(path: str) -> str | None:
-    """The text of a token file, or None without one. It is the opened file that is checked."""
+    """Return the text of a token file, or None without one.
+
+    It is the opened file that is checked.
+    """
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

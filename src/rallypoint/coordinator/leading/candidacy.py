@@ -1,5 +1,7 @@
-"""Reads a job's register for a process that would lead the job, and claims it, on asyncio:
-`core/takeover/candidacy.py` decides."""
+"""Reads a job's register for a process that would lead the job, and claims it, on asyncio.
+
+`core/takeover/candidacy.py` decides.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class JobRegister(Struct, frozen=True):
     """How long others may lead first, once this process has stepped down; None: it never does."""
 
     def record(self) -> RegisterRecord:
-        """The record of which this process has seen nothing yet."""
+        """Return the record of which this process has seen nothing yet."""
         is_kept, run_id = self.deference is not None, self.seal.run_id
         return RegisterRecord(self.register, self.local.calls, is_kept=is_kept, run_id=run_id)
 

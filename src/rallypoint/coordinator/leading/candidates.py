@@ -1,5 +1,6 @@
-"""A process that is no node of any job, and stands ready to lead those whose registers lie in one
-place (`rallypoint serve --candidate`; `core/takeover/candidacy.py` decides).
+"""A process that is no node of any job, and stands ready to lead jobs of one place.
+
+`rallypoint serve --candidate`; `core/takeover/candidacy.py` decides.
 
 Of each job it reads the record as an heir does, and attaches to its leader. The leader lists it in
 the record, and from then on it promises in its heartbeats what heirs promise, and claims the job
@@ -42,9 +43,11 @@ class Candidates:
         find: Callable[[], list[str]],
         lookup_token: Callable[[str], bytes] | None,
     ) -> None:
-        """`jobs` hosts what this process leads. `find` blocks, and returns the run ids of jobs
-        whose registers have changed since the last call. `lookup_token`: the token of a run id;
-        None: nothing is proved."""
+        """`jobs` hosts what this process leads.
+
+        `find` blocks, and returns the run ids of jobs whose registers have changed since the last
+        call. `lookup_token`: the token of a run id; None: nothing is proved.
+        """
         self._led, self._jobs, self._find, self._lookup_token = led, jobs, find, lookup_token
         self._loop = asyncio.get_running_loop()
         self._deferences: dict[str, Deference] = {}
@@ -66,7 +69,7 @@ class Candidates:
             await asyncio.sleep(SCAN_S)
 
     async def _dial(self, run_id: str, addresses: tuple[str, ...]) -> ClientConnection:
-        """One attempt to reach the leader of this job. Raises RallypointError."""
+        """Return one attempt to reach the leader of this job. Raises RallypointError."""
         token = None if self._lookup_token is None else self._lookup_token(run_id)
         return await dial(told_addresses(addresses), run_id, token, DIAL_TIMEOUT_S)
 

@@ -1,5 +1,7 @@
-"""The process that leads jobs or would lead them: its name in a record, the check whether other
-processes are gone, and the clock of its hold."""
+"""The process that leads jobs or would lead them.
+
+Its name in a record, the check whether other processes are gone, and the clock of its hold.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,18 @@ from rallypoint.wire.versions import SPOKEN
 
 
 def this_process(locks: LifeLocks | None = None) -> Process:
-    """The process that calls this. `locks`: where it holds a lock, if it does."""
+    """Return the process that calls this. `locks`: where it holds a lock, if it does."""
     pid, lock = os.getpid(), None if locks is None else locks.own
     return Process(process_space(), pid, started_at(pid), lock)
 
 
 def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> bool:
-    """Whether this process has ended. Known of one of the same boot and namespaces as `own`, and,
-    by its lock, of one of the same boot in other namespaces (another container). Of others nothing
-    is known, nor of one that can't be looked at."""
+    """Return whether this process has ended.
+
+    Known of one of the same boot and namespaces as `own`, and, by its lock, of one of the same boot
+    in other namespaces (another container). Of others nothing is known, nor of one that can't be
+    looked at.
+    """
     if process.where != own.where:
         is_same_boot = process.where.split()[:1] == own.where.split()[:1]
         lock = process.lock if is_same_boot else None
@@ -60,7 +65,7 @@ REAL_RUNTIME = Runtime()
 
 
 def no_secret(run_id: str) -> None:
-    """The token of a job of `--insecure`."""
+    """Return the token of a job of `--insecure`: none."""
 
 
 class LocalLeader(Struct, frozen=True):
@@ -75,7 +80,7 @@ class LocalLeader(Struct, frozen=True):
     """The token of the job of a run id; None: it has none."""
 
     def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
-        """The leader in the record of a job that this process leads."""
+        """Return the leader in the record of a job that this process leads."""
         versions = SPOKEN.oldest, SPOKEN.newest
         return Leader(addresses, self.process, has_workers, self.hold_s, versions)
 
@@ -85,8 +90,10 @@ def local_leader(
     locks: LifeLocks | None = None,
     secret_of: Callable[[str], bytes | None] = no_secret,
 ) -> LocalLeader:
-    """A leader in this process. `locks`: those among which this process holds its own. An exit
-    waits for no daemon thread."""
+    """Return a leader in this process.
+
+    `locks`: those among which this process holds its own. An exit waits for no daemon thread.
+    """
     calls = CallThread("rallypoint-registers")
     runtime = Runtime(is_gone=partial(is_gone, locks=locks))
     return LocalLeader(this_process(locks), calls, runtime, hold_s, secret_of)

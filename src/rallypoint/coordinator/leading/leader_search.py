@@ -1,5 +1,6 @@
-"""How the nodes of a job find who leads it, and how each of them may be the next that does, on
-asyncio: `core/takeover/leader_search.py` decides.
+"""The search of a job's nodes for their leader, and for the next one, on asyncio.
+
+`core/takeover/leader_search.py` decides.
 
 A register that can tell of changes wakes those who look; what is there they read. A leader that is
 deposed, or steps down, closes its coordinator: its own agent looks for the next one as all others
@@ -72,26 +73,32 @@ class Seeker(Protocol):
         """Return its part in the job at present."""
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
-        """One attempt to reach the coordinator at any of these addresses. Raises as `dial` in
-        `connection.py`."""
+        """Return one attempt to reach the coordinator at any of these addresses.
+
+        Raises as `dial` in `connection.py`.
+        """
 
     def listen(self) -> Listening:
-        """Where it would lead. Raises UsageError or InfrastructureError."""
+        """Return where it would lead. Raises UsageError or InfrastructureError."""
 
     def host(self, listening: Listening) -> Coordinator:
-        """Lead from now on: host the job's coordinator on these sockets. A connection to the leader
-        before is of no use."""
+        """Lead from now on: host the job's coordinator on these sockets.
+
+        A connection to the leader before is of no use.
+        """
 
     def leads_no_more(self) -> None:
         """Another node may lead."""
 
     def notice(self, text: str) -> None:
-        """A person should know this."""
+        """Tell the person."""
 
 
 class OwnLeadership:
-    """The one job of a node, while this node leads it (`HostedJobs` asks). `vouched_at` is for the
-    agent of this node, at any time."""
+    """The one job of a node, while this node leads it (`HostedJobs` asks).
+
+    `vouched_at` is for the agent of this node, at any time.
+    """
 
     def __init__(self, lease_s: float) -> None:
         """`lease_s`: the job's."""
@@ -110,8 +117,11 @@ class OwnLeadership:
         self.leadership = self._on_lost = None
 
     def vouched_at(self) -> float:
-        """When it was known last that no other node leads: the workers of a node that leads may run
-        for a lease from then. Without end for one that does not lead."""
+        """Return when it was known last that no other node leads.
+
+        The workers of a node that leads may run for a lease from then. Without end for one that
+        does not lead.
+        """
         return inf if self.leadership is None else self.leadership.lead.vouched_at
 
     # As `hosting.Leaderships` asks.
@@ -127,8 +137,10 @@ class OwnLeadership:
             self._on_lost()
 
     def remove(self, run_id: str) -> None:
-        """Do nothing: the record stays until it is old, so that agents which come late hear how the
-        job has ended."""
+        """Do nothing: the record stays until it is old.
+
+        So agents which come late hear how the job has ended.
+        """
 
     async def vacate(self) -> None:
         if self.leadership is not None:
@@ -185,8 +197,11 @@ class LeaderSearch(RegisterCandidacy):
         self._local.calls.close()
 
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
-        """Reach the leader, or become it. Raises RendezvousTimeoutError, VersionMismatchError, and
-        what the register raises for what can't be a record."""
+        """Reach the leader, or become it.
+
+        Raises RendezvousTimeoutError, VersionMismatchError, and what the register raises for what
+        can't be a record.
+        """
         first = FirstWait(self._search, self.now, timeout_s)
         while True:
             try:
@@ -200,8 +215,11 @@ class LeaderSearch(RegisterCandidacy):
                             await asyncio.sleep(seconds)
 
     async def dial(self) -> ClientConnection:
-        """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
-        register raises for what can't be a record."""
+        """Return one attempt to reach the leader.
+
+        Raises RendezvousConnectionError, and what else the register raises for what can't be a
+        record.
+        """
         self._changed.clear()
         for _ in self._search.wanted(self.now):
             await self._look_now()

@@ -1,5 +1,7 @@
-"""Leads one job by a register, on asyncio: `core/takeover/duties.py` decides, and this reads, swaps
-and waits."""
+"""Leads one job by a register, on asyncio.
+
+`core/takeover/duties.py` decides, and this reads, swaps and waits.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,11 @@ class Leadership:
         *,
         is_one_of_many: bool,
     ) -> None:
-        """`record`: the one in the register, which this process has claimed. `is_one_of_many`:
-        other processes may lead the job as well, the nodes find them, and this one lets them."""
+        """`record`: the one in the register, which this process has claimed.
+
+        `is_one_of_many`: other processes may lead the job as well, the nodes find them, and this
+        one lets them.
+        """
         self._record, self.duties, self._runtime = record, duties, runtime
         self.is_one_of_many = is_one_of_many
         self._gates: dict[Durable, RecordGate] = {}
@@ -65,7 +70,7 @@ class Leadership:
         return self._recorded(self.duties.begin(state, former))
 
     def take_over(self) -> TakenOver | None:
-        """The job that the register holds. None: it holds none."""
+        """Return the job that the register holds. None: it holds none."""
         durable = self.duties.take_over()
         return None if durable is None else TakenOver(durable.job, self._recorded(durable))
 
@@ -78,7 +83,7 @@ class Leadership:
         return self._runtime.clock()
 
     def learn(self, told: Position, settings: SharedSettings) -> None:
-        """A leader has told this to a node: this process claims the job anew, above that."""
+        """Claim the job anew, above what a leader has told a node."""
         self._apply(self.duties.learned(told, settings))
 
     @property
@@ -115,8 +120,11 @@ class Leadership:
         return self.duties.is_kept
 
     def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
-        """Lead from now on. `on_deposed` is told, once, why this process leads no more; `on_record`
-        that the register can't be written, and that it can be again."""
+        """Lead from now on.
+
+        `on_deposed` is told, once, why this process leads no more; `on_record` that the register
+        can't be written, and that it can be again.
+        """
         self._on_deposed, self._on_record = on_deposed, on_record
         self._apply(self.duties.keeps(self.now))
 
@@ -177,7 +185,7 @@ class Leadership:
         return duties.overtaken(self._record.found)
 
     def _is_held(self) -> bool:
-        """Whether the last swap alone keeps everybody else from claiming the job."""
+        """Return whether the last swap alone keeps everybody else from claiming the job."""
         return self.now < self.lead.held_until
 
     async def _step_down(self, why: str) -> None:
@@ -187,8 +195,11 @@ class Leadership:
     async def vacate(
         self, timeout_s: float, *, is_heard: bool = False, steps_down: bool = False
     ) -> None:
-        """Lead no more, and tell who would lead that they need not wait. `is_heard`: as in the
-        record of a job. `steps_down`: another node may lead with more success."""
+        """Lead no more, and tell who would lead that they need not wait.
+
+        `is_heard`: as in the record of a job. `steps_down`: another node may lead with more
+        success.
+        """
         self._stop()
         for last in self.duties.leaves(is_heard=is_heard, steps_down=steps_down):
             try:

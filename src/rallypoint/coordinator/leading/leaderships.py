@@ -36,9 +36,11 @@ class ManyLeaderships:
         on_wait: Callable[[str, str], None],
         local: LocalLeader | None = None,
     ) -> None:
-        """`open_register` makes the register of a run id, without I/O. `addresses`: where this
-        coordinator listens. `on_wait` is told, with the run id, what a job waits for. `local`: None
-        for `local_leader()`."""
+        """`open_register` makes the register of a run id, without I/O.
+
+        `addresses`: where this coordinator listens. `on_wait` is told, with the run id, what a job
+        waits for. `local`: None for `local_leader()`.
+        """
         self._open_register, self._on_wait = open_register, on_wait
         self._local = local or local_leader()
         self._leader = self._local.leader(addresses)
@@ -68,8 +70,10 @@ class ManyLeaderships:
         return self._led.get(run_id)
 
     async def who_leads(self, run_id: str) -> tuple[str, bool]:
-        """Return the words for a person about the leader of a job that this coordinator does not
-        lead, and whether they stay so, as the job has ended."""
+        """Return the words about the leader of a job that this coordinator does not lead.
+
+        For a person, and whether they stay so, as the job has ended.
+        """
         try:
             async with asyncio.timeout(ASKED_S):
                 register = self._open_register(run_id)
@@ -123,15 +127,17 @@ class ManyLeaderships:
         return leadership
 
     def stand_ready(self, run_id: str, deference: Deference) -> JobRegister | None:
-        """Until `settle`: the register of a job that this process stands ready to lead. None: it
-        leads that job, or an agent waits here for it to do so."""
+        """Until `settle`: the register of a job that this process stands ready to lead.
+
+        None: it leads that job, or an agent waits here for it to do so.
+        """
         if run_id in self._led or run_id in self._claiming or run_id in self._candidacies:
             return None
         self._candidacies[run_id] = asyncio.Event()
         return self._register_of(run_id, deference)
 
     def is_awaited(self, run_id: str) -> bool:
-        """An agent waits here until this process leads the job."""
+        """Return whether an agent waits here until this process leads the job."""
         return run_id in self._claiming
 
     def settle(self, run_id: str, leadership: Leadership | None = None) -> None:

@@ -62,7 +62,7 @@ class RecordGate:
         leadership.opened(self)
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """The job has decided this: returns what may be done now."""
+        """Note that the job has decided this: returns what may be done now."""
         passing = self.durable.after(effects, is_sure=self._leadership.is_sure)
         if not self.durable.is_recorded:
             self._leadership.changed()
@@ -85,7 +85,7 @@ class RecordGate:
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
     ) -> list[HostEffect]:
-        """The job has decided this about a heartbeat that has just come. The rest as of `Gate`."""
+        """Return the effects of a heartbeat that has just come. The rest as of `Gate`."""
         speaker = None
         if heartbeat.promise is not None and incarnation:
             durable = self.durable

@@ -16,8 +16,10 @@ from rallypoint.errors import RallypointError
 
 
 class SessionOpened(Struct, frozen=True):
-    """The coordinator is reached. Not `resumed`: it knows of no round here. `replaced`: it is
-    another one than the last time."""
+    """The coordinator is reached.
+
+    Not `resumed`: it knows of no round here. `replaced`: it is another one than the last time.
+    """
 
     resumed: bool
     replaced: bool = False
@@ -71,7 +73,8 @@ class SpawnFailed(Struct, frozen=True):
 
 class SourceFailed(Struct, frozen=True):
     """The process from which workers are forked, or their ports, can't be had: no round can start
-    any."""
+    any.
+    """
 
     error: RallypointError
 
@@ -182,8 +185,10 @@ class JoinRound(Struct, frozen=True):
 
 
 class ReportNow(Struct, frozen=True):
-    """Send this report. The driver adds what only it knows: of `Failed` what the workers have
-    said, of `Drain` whether the coordinator lives here.
+    """Send this report.
+
+    The driver adds what only it knows: of `Failed` what the workers have said, of `Drain` whether
+    the coordinator lives here.
 
     `Drain` and `Cancel` are answered with `Announced`, `Drain` then with `LeaveNow`.
     """
@@ -207,7 +212,9 @@ class SpawnWorkers(Struct, frozen=True):
 
 class TryToStart(Struct, frozen=True):
     """Try to start workers, and to reach the store of the round that runs; answer with `Tried`.
-    A later one makes this one void."""
+
+    A later one makes this one void.
+    """
 
     order: Prove
 
@@ -224,8 +231,10 @@ class RoundEnding(Struct, frozen=True):
 
 
 class SignalWorkers(Struct, frozen=True):
-    """Send a signal to every process group of the round, but not to those that have `received` it
-    already; answer with `WorkersGone`."""
+    """Send a signal to every process group of the round, and answer with `WorkersGone`.
+
+    But not to those that have `received` it already.
+    """
 
     signal: int
     received: Received = Received.NOBODY

@@ -46,13 +46,13 @@ STOP_SHARE = 0.2
 
 
 def notice_s(settings: NodeSettings) -> float:
-    """How long the workers may take for a last checkpoint. Seconds."""
+    """Return how long the workers may take for a last checkpoint. Seconds."""
     deadline_s = settings.drain_deadline_s
     return deadline_s - min(settings.shutdown_grace_s, STOP_SHARE * deadline_s)
 
 
 def caught(state: WorkersState, number: int) -> list[NodeEffect]:
-    """A signal told this agent to go; a second one, or one after the end, skips every wait."""
+    """Handle a signal; a second one, or one after the end, skips every wait."""
     effects = agent_got(state, number)
     if number == state.repeated:
         return effects
@@ -89,8 +89,10 @@ def _first(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
-    """Return the effects of events after the agent has said how it ended: only signals count, as
-    others may still have to hear of them."""
+    """Return the effects of events after the agent has said how it ended.
+
+    Only signals count, as others may still have to hear of them.
+    """
     match event:
         case SignalCaught(number):
             return caught(state, number)
@@ -100,14 +102,14 @@ def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
 
 
 def leave_wanted(state: WorkersState, why: str) -> list[NodeEffect]:
-    """A person, or a notice of this node's end, told it to go. Said twice it does nothing more."""
+    """Have the node leave, as a person or a notice of its end wants. Twice is as once."""
     if state.leaving:
         return []
     return _go(state, signal.SIGTERM, why, f"leaving the job: {why}")
 
 
 def announced(state: WorkersState) -> list[NodeEffect]:
-    """The job knows that this node goes. What runs here runs on until `leave_now`."""
+    """Return the job knows that this node goes. What runs here runs on until `leave_now`."""
     if not state.leaving:
         return []
     state.heard = True
@@ -129,26 +131,28 @@ def _is_newest(state: WorkersState, number: int) -> bool:
 
 
 def opened_anew(state: WorkersState) -> list[NodeEffect]:
-    """A coordinator that knows nothing of this node, nor of what it was told before."""
+    """Return a coordinator that knows nothing of this node, nor of what it was told before."""
     if not state.leaving or state.heard:
         return []
     return [_announce_cancel(state) if state.cancels else _announce_drain(state)]
 
 
 def told_enough(state: WorkersState) -> list[NodeEffect]:
-    """Return the effects when every node that should hear of the leave has, or the time for it is
-    over."""
+    """Return the effects when every node that should hear of the leave has.
+
+    Or when the time for it is over.
+    """
     state.heard = state.heard or state.telling
     return proceed(state) if state.telling and state.phase is NodePhase.IDLE else []
 
 
 def unheard(state: WorkersState) -> list[NodeEffect]:
-    """The job can't be told in time."""
+    """Note that the job can't be told in time."""
     return [] if state.announced else leave_now(state)
 
 
 def leave_now(state: WorkersState) -> list[NodeEffect]:
-    """The job is ready for this node to go: stop its workers."""
+    """Note that the job is ready for this node to go: stop its workers."""
     if not state.leaving:
         return []
     state.announced = True
@@ -157,7 +161,7 @@ def leave_now(state: WorkersState) -> list[NodeEffect]:
 
 
 def time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """The drain has taken all of its time."""
+    """Note that the drain has taken all of its time."""
     effects: list[NodeEffect] = []
     if not state.killing and state.phase in (
         NodePhase.RUNNING,

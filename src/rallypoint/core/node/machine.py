@@ -195,13 +195,15 @@ def _requested(state: WorkersState, request: WorkerRequest) -> None:
 
 
 def is_fenced(state: WorkersState) -> bool:
-    """Whether what runs here must end with the lease. Workers that have all ended can't disturb
-    anybody, and their success may still count."""
+    """Return whether what runs here must end with the lease.
+
+    Workers that have all ended can't disturb anybody, and their success may still count.
+    """
     return state.phase not in (NodePhase.IDLE, NodePhase.FINISHED, NodePhase.DONE)
 
 
 def _forgotten(state: WorkersState) -> list[NodeEffect]:
-    """A coordinator that knows nothing of us: whatever runs here belongs to no world."""
+    """Return a coordinator that knows nothing of us: whatever runs here belongs to no world."""
     state.proving = None
     if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is Desired.JOIN else []
@@ -332,7 +334,10 @@ def _gone(state: WorkersState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Nod
 
 
 def _be_patient(state: WorkersState, pids: str) -> list[NodeEffect]:
-    """A file system that hangs lets go of them, mostly: this node keeps its place until then."""
+    """Wait longer for processes that do not die: this node keeps its place until then.
+
+    A file system that hangs lets go of them, mostly.
+    """
     if state.is_patient:
         return [KillWorkers()]
     state.is_patient = True
@@ -388,8 +393,11 @@ def _name_round(state: WorkersState, stamp: Stamp) -> None:
 
 
 def _is_newer(state: WorkersState, stamp: Stamp) -> bool:
-    """Rounds of another life, or of a coordinator that knows of none of ours, can't be compared:
-    the session has accepted who speaks."""
+    """Return whether this stamp is newer than the one of this node's round.
+
+    Rounds of another life, or of a coordinator that knows of none of ours, can't be compared: the
+    session has accepted who speaks.
+    """
     than = state.stamp
     if than is None or state.is_foreign or stamp.incarnation != than.incarnation:
         return True

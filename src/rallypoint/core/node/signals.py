@@ -15,14 +15,14 @@ _WORKERS = (NodePhase.RUNNING, NodePhase.FINISHED, NodePhase.STOPPING)
 
 
 def workers_started(state: WorkersState, stamp: Stamp) -> list[NodeEffect]:
-    """The workers run from now on. No earlier signal has reached them."""
+    """Return the workers run from now on. No earlier signal has reached them."""
     if stamp == state.stamp:
         known.workers_started(state.signals)
     return []
 
 
 def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """A signal has reached the agent: alone, or with every process of this node."""
+    """Note that a signal has reached the agent: alone, or with every process of this node."""
     if not state.settings.has_witness or state.phase not in _WORKERS:
         return []
     if known.agent_got(state.signals, number):
@@ -31,7 +31,7 @@ def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """A signal has reached the witness, and the workers that run."""
+    """Note that a signal has reached the witness, and the workers that run."""
     if state.phase not in _WORKERS:
         return []
     if known.witness_got(state.signals, number):

@@ -166,16 +166,21 @@ def proceed(state: WorkersState) -> list[NodeEffect]:
 
 
 def is_untold(state: WorkersState) -> bool:
-    """Whether the job should still hear that this node goes. Whoever has lost its place has nothing
-    to say but that the job is cancelled."""
+    """Return whether the job should still hear that this node goes.
+
+    Whoever has lost its place has nothing to say but that the job is cancelled.
+    """
     if not state.leaving or state.heard:
         return False
     return state.has_coordinator if state.cancels else state.is_member
 
 
 def _tell(state: WorkersState) -> list[NodeEffect]:
-    """The connection is down, or slow: without a word the others would take this node for lost, or
-    go on with a job that was cancelled."""
+    """Report that this node goes, and wait until that is known.
+
+    The connection is down, or slow: without a word the others would take this node for lost, or
+    continue a job that was cancelled.
+    """
     if state.telling:
         return []
     state.telling = True
@@ -209,7 +214,9 @@ def stop(state: WorkersState, desired: Desired, number: int, grace_s: float) -> 
 
 def end_by_signal(state: WorkersState, number: int) -> list[NodeEffect]:
     """Send the workers the signal that ends them, or hold it while a scheduler may be sending it.
-    The grace of the workers begins with the signal."""
+
+    The grace of the workers begins with the signal.
+    """
     who = received(state.signals, number, state.settings.signals)
     if who is None:
         state.signals.held_stop = number
@@ -245,15 +252,17 @@ def _end_before_start(state: WorkersState) -> list[NodeEffect]:
 
 
 def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
-    """A wait that makes older ones of its kind void."""
+    """Return a wait that makes older ones of its kind void."""
     state.waits += 1
     state.newest_wait[kind] = state.waits
     return NodeTimer(kind, state.waits, length_s)
 
 
 def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
-    """Return what this node does, for a coordinator that it attaches to; it was told to drain
-    `drains_for_s` ago."""
+    """Return what this node does, for a coordinator that it attaches to.
+
+    It was told to drain `drains_for_s` ago.
+    """
     if state.leaving:
         why, number = state.leaving_why, state.signal
         return Claim(Doing.DRAINING, state.stamp, why, number, drains_for_s)
@@ -280,7 +289,7 @@ def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
 
 
 def succeeded(state: WorkersState) -> int:
-    """The number of the round's workers that ended well, as far as that is certain."""
+    """Return the number of the round's workers that ended well, as far as that is certain."""
     judged = state.exits.keys() - state.unjudged
     return sum(state.exits[local_rank].code == 0 for local_rank in judged)
 
@@ -334,7 +343,7 @@ def judge(state: WorkersState) -> list[NodeEffect]:
 
 
 def suspects_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """The agent did not get the signal: those that it ended have failed by it."""
+    """Return the agent did not get the signal: those that it ended have failed by it."""
     is_void = state.phase is not NodePhase.RUNNING or state.leaving or not _suspects(state)
     return [] if is_void else _fail(state, [])
 
@@ -363,10 +372,12 @@ def _suspects(state: WorkersState) -> list[WorkerExit]:
 
 
 def spawn_failed(state: WorkersState, stamp: Stamp, error: RallypointError) -> list[NodeEffect]:
-    """Alone, a node that lacks something can only tell its user. In a job of several nodes the
-    others may go on without it, so that it counts as the failure of a worker: the first one. So
-    does what the command or its arguments are to blame for, wherever it happens. The coordinator
-    is told if this machine is to blame: then nobody is charged."""
+    """Alone, a node that lacks something can only tell its user.
+
+    In a job of several nodes the others may go on without it, so that it counts as the failure of a
+    worker: the first one. So does what the command or its arguments are to blame for, wherever it
+    happens. The coordinator is told if this machine is to blame: then nobody is charged.
+    """
     if stamp != state.stamp or state.phase is not NodePhase.RUNNING:
         return []
     short = error.shortage
@@ -383,7 +394,7 @@ def spawn_failed(state: WorkersState, stamp: Stamp, error: RallypointError) -> l
 
 
 def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
-    """A round may end for this node, which waits for a place: first it tries to start workers."""
+    """Try to start workers before a round may end for this node."""
     waits = state.phase is NodePhase.IDLE and state.has_joined and state.desired is Desired.JOIN
     question = order.stamp, order.number
     if not waits or state.leaving or state.proving == question:
@@ -393,8 +404,11 @@ def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
 
 
 def tried(state: WorkersState, said: Tried) -> list[NodeEffect]:
-    """A node that can't start workers leaves: its machine, or its options, would have to change.
-    One that does not reach the store stays: another round may have its store elsewhere."""
+    """Leave if this node can't start workers.
+
+    Its machine, or its options, would have to change. One that does not reach the store stays:
+    another round may have its store elsewhere.
+    """
     if state.proving != (said.stamp, said.number):
         return []
     state.proving = None
@@ -418,8 +432,10 @@ def give_up(state: WorkersState, error: RallypointError) -> list[NodeEffect]:
 
 
 def report_ends(state: WorkersState) -> list[NodeEffect]:
-    """Report the ends that were not reported yet, now that nothing of the round runs: of workers
-    that failed, or that were stopped."""
+    """Report the ends that were not reported yet, now that nothing of the round runs.
+
+    Of workers that failed, or that were stopped.
+    """
     ranks = {*range(state.settings.workers), *state.failed} - state.ends_reported
     state.ends_reported |= ranks
     unknown = {rank: WorkerExit(None, None, local_rank=rank) for rank in ranks}

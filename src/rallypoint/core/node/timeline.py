@@ -128,7 +128,7 @@ def step(
 
 
 def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
-    """The processes of the newest round have been started, which took so long."""
+    """Note that the processes of the newest round have been started, which took so long."""
     life = timeline.newest
     if life is None:
         return []
@@ -156,8 +156,10 @@ def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit])
 def ended_by(
     life: RoundLife, following: RoundLife | None, verdict: Verdict | None
 ) -> tuple[str, str] | None:
-    """Why the round ended, as a kind and in the words of whoever has judged it, which are the same
-    on all nodes. None: it was not ended before the job was, or this node was not told.
+    """Return why the round ended, as a kind and in the words that judged it.
+
+    They are the same on all nodes. None: it was not ended before the job was, or this node was not
+    told.
 
     `following` is the round after it on this node, `verdict` that of the job.
     """
@@ -170,8 +172,10 @@ def ended_by(
 
 
 def told(timeline: Timeline, node_id: str, at: float) -> tuple[ReportedRound, ...]:
-    """The newest rounds, as this node tells of them. One of which it does not know how it ended is
-    left out: others do."""
+    """Return the newest rounds, as this node tells of them.
+
+    One of which it does not know how it ended is left out: others do.
+    """
     lives = timeline.rounds[-ROUNDS_REPORTED:]
     found = []
     for life, following in zip_longest(lives, lives[1:]):
@@ -203,7 +207,7 @@ def _told(life: RoundLife, end: EndReason | None, node_id: str, at: float) -> Re
 
 
 def restarts(timeline: Timeline) -> list[RestartedRound]:
-    """Every time that this node's workers were started again."""
+    """Return every time that this node's workers were started again."""
     return [
         RestartedRound(
             following.number,
@@ -216,8 +220,11 @@ def restarts(timeline: Timeline) -> list[RestartedRound]:
 
 
 def kind_between(life: RoundLife, following: RoundLife) -> str:
-    """Why there is another round, as it was judged. An older coordinator, or a handler, does not
-    tell: a failure that turned out to be a node's loss is not charged, so the count tells."""
+    """Return why there is another round, as it was judged.
+
+    An older coordinator, or a handler, does not tell: a failure that turned out to be a node's loss
+    is not charged, so the count tells.
+    """
     if following.assignment.after is not None:
         return str(following.assignment.after.value)
     if _is_counted(life, following):
@@ -245,7 +252,7 @@ def _takes_place(effect: NodeEffect) -> bool:
 
 
 def _life(timeline: Timeline, round_: int) -> RoundLife | None:
-    """The newest of this number: another coordinator begins to count anew."""
+    """Return the newest of this number: another coordinator begins to count anew."""
     return next((life for life in reversed(timeline.rounds) if life.number == round_), None)
 
 

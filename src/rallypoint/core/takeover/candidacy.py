@@ -175,8 +175,11 @@ class Candidacy:
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, *, is_kept: bool = False
     ) -> None:
-        """`leader`: this process, as in its record. `nonce` is random. `memory`: what the process
-        knows of the record. `is_kept`: as of `RegisterRecord`."""
+        """`leader`: this process, as in its record.
+
+        `nonce` is random. `memory`: what the process knows of the record. `is_kept`: as of
+        `RegisterRecord`.
+        """
         self.leader, self.memory, self._is_kept = leader, memory, is_kept
         self.record: LeadRecord | None = None
         """The record that was found last."""
@@ -215,8 +218,10 @@ class Candidacy:
         return [Say(_waits_for(judged)), Wait(self.watch.look_s)]
 
     def unread(self, at: float, error: RallypointError) -> list[Effect]:
-        """The register could not be read, or it is not known what became of a claim: look again, if
-        that can help. Raises the error if it can't."""
+        """Look again after a failed read, or after a claim of unknown outcome.
+
+        Raises the error if that can't help.
+        """
         self.claim = None
         if not isinstance(error, RendezvousConnectionError):
             raise error
@@ -225,8 +230,10 @@ class Candidacy:
     def swapped(
         self, at: float, *, is_ours: bool, sent_at: float = 0.0, nonce: int = 0
     ) -> list[Effect]:
-        """The register has answered a claim, which was sent at `sent_at`. `nonce`: a random number
-        for the next candidacy of this process."""
+        """Note that the register has answered a claim, which was sent at `sent_at`.
+
+        `nonce`: a random number for the next candidacy of this process.
+        """
         claim = self.claim
         self.claim = None
         if not is_ours or claim is None:
@@ -239,7 +246,7 @@ class Candidacy:
         return [Lead(claim, sent_at, at)]
 
     def judge(self, event: Found) -> Judged:
-        """When this process may claim. Raises RecordError for what can't be gone on with."""
+        """Return when this process may claim. Raises RecordError for what can't be gone on with."""
         memory, record, unfit, claimant = self.memory, event.record, event.unfit, self.claimant
         if claimant is not None and claimant.told is not None:
             memory.was_told(claimant.told, claimant.settings)
@@ -263,15 +270,17 @@ class Candidacy:
         return Judged(record, max(wait_s, watch.begins_in_s(record, now, claimant)))
 
     def _behind_in_s(self, record: LeadRecord | None, now: float) -> float:
-        """How long to wait before a claim over a record that is behind."""
+        """Return how long to wait before a claim over a record that is behind."""
         if self.memory.may_claim_at_once(record):
             return 0.0
         restored = self.memory.restored(record)
         return self.watch.claims_behind_in_s(record, restored, now, self.claimant, self._unfit)
 
     def swap(self, addresses: tuple[str, ...] = ()) -> Swap:
-        """Claim the job over what was found last. `addresses`: where this process listens for it
-        alone."""
+        """Claim the job over what was found last.
+
+        `addresses`: where this process listens for it alone.
+        """
         leader = replace(self.leader, addresses=addresses) if addresses else self.leader
         memory, found, claimant = self.memory, self.record, self.claimant
         number, is_behind = memory.next_number(found), memory.is_behind(found)
@@ -290,8 +299,9 @@ class Candidacy:
 
 
 class Standby(Candidacy):
-    """A process that is no node, and whose address nobody knows, until it leads the job or nobody
-    needs that.
+    """A process that is no node, and whose address no node knows.
+
+    Until it leads the job or is not needed any more.
 
     It claims no job that it has not seen alive, and none of a coordinator to whose address the
     nodes go (`rallypoint serve` without candidates): that one lists nobody.
@@ -300,7 +310,10 @@ class Standby(Candidacy):
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, deference: Deference, number: int
     ) -> None:
-        """`number`: as of `has_number`, before the first connection."""
+        """Stand by for one job.
+
+        `number`: as of `has_number`, before the first connection.
+        """
         super().__init__(leader, nonce, memory, is_kept=True)
         self.promises, self._deference = Promises(0.0, number), deference
         self._number = number
@@ -318,13 +331,13 @@ class Standby(Candidacy):
         self._dialled_at = self._hurries_until = -inf
 
     def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:
-        """The heartbeat that is due now to the leader of this epoch, if the process promises."""
+        """Return the heartbeat that is due to the leader of this epoch, if there is a promise."""
         promise = self.promises.next(now, epoch)
         self._sent += promise is not None  # No two heartbeats have one number.
         return [] if promise is None else [m.Heartbeat(self._sent, promise)]
 
     def has_number(self, number: int) -> None:
-        """The process has a new connection to the leader, and this number there."""
+        """Note that the process has a new connection to the leader, and this number there."""
         self._number = number
         self.promises.has_number(number)
 
@@ -381,7 +394,7 @@ class Standby(Candidacy):
         return Wait(HURRY_S if now < self._hurries_until else self.watch.look_s)
 
     def dialled(self, at: float, *, was_connected: bool) -> None:
-        """The attempt to attach to the leader is over, or the connection is."""
+        """Note that the attempt to attach to the leader is over, or the connection is."""
         self._is_dialled = False
         if was_connected:  # The leader may have died just now.
             self._hurries_until = at + RELEASE_S
@@ -394,9 +407,11 @@ class Standby(Candidacy):
 
 
 def gone() -> RendezvousConnectionError:
-    """The error of a process that has seen the record of a job, and finds none: a directory that is
-    not mounted looks like that. A job is not begun anew there while its leader and its nodes may
-    live."""
+    """Return the error of a process that has seen the record of a job, and finds none.
+
+    A directory that is not mounted looks like that. A job is not begun anew there while its leader
+    and its nodes may live.
+    """
     return RendezvousConnectionError(
         "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
         "for again"
@@ -404,7 +419,7 @@ def gone() -> RendezvousConnectionError:
 
 
 def _waits_for(judged: Judged) -> str:
-    """The reason why this process does not claim the job yet, for people."""
+    """Return the reason why this process does not claim the job yet, for people."""
     if judged.unfit:
         return judged.unfit
     if judged.record is None:

@@ -1,5 +1,7 @@
-"""How much faster one machine's clock may run than another's, and how long one therefore waits for
-what another one measures. No clock readings are compared, only how long something takes. Pure."""
+"""The difference in speed of two machines' clocks, and the margins that it needs. Pure.
+
+No clock readings are compared, only how long something takes.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ more unless it is told to. Others correct by 0.05 %."""
 
 
 def with_margin(seconds: float) -> float:
-    """Return the longest time that another clock may take for it: the fastest, while the slowest
-    shows `seconds`."""
+    """Return the longest time that another clock may take for it.
+
+    The fastest, while the slowest shows `seconds`.
+    """
     return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
 
 
 def own_lease_s(lease_s: float) -> float:
-    """The lease of a leader's own node. It is shorter than that of the others, so that who leads
-    next has waited for its end after a lease and half a second, whatever the two clocks do."""
+    """Return the lease of a leader's own node.
+
+    It is shorter than that of the others, so that who leads next has waited for its end after a
+    lease and half a second, whatever the two clocks do.
+    """
     return lease_s * (1 - SLEW) / (1 + SLEW)

@@ -1,5 +1,6 @@
-"""How a leader holds its job while its register is away: by the promises of those that may claim
-it (section L2 of the design). Pure.
+"""Consent: how a leader holds its job while its register is away. Pure.
+
+By the promises of those that may claim it (section L2 of the design).
 
 While a world runs only its heirs may claim soon (`heirs.py`). Each heartbeat of an heir promises
 that its node claims nothing for half a lease, and names the last acknowledgement that it got. Both
@@ -59,14 +60,16 @@ OFFERS_MAX = 64
 
 
 def promised_s(lease_s: float) -> float:
-    """How long a promise lasts, from the acknowledgement that it names."""
+    """Return how long a promise lasts, from the acknowledgement that it names."""
     return PROMISE_SHARE * lease_s
 
 
 def fenced_at(seen_at: float, promised_until: float, lease_s: float) -> float:
-    """When no worker of the leader's own node lives any more, on the clock of who has seen its last
-    record then, and had promised until then: the lease of that node counts from that record, or
-    from the acknowledgement from which the promise counts."""
+    """Return when no worker of the leader's own node lives any more.
+
+    On the clock of who has seen its last record then, and had promised until then: the lease of
+    that node counts from that record, or from the acknowledgement from which the promise counts.
+    """
     own_s = with_margin(own_lease_s(lease_s))
     return max(seen_at + own_s, promised_until + own_s - with_margin(promised_s(lease_s)))
 
@@ -79,7 +82,7 @@ class Speaker(Struct, frozen=True):
     heir: Heir
 
     def promises(self, said: Promise) -> bool:
-        """Whether it is the sender that promises this, and not another node."""
+        """Return whether it is the sender that promises this, and not another node."""
         return (said.stamp, said.rank, said.candidate) == self.heir
 
 
@@ -92,8 +95,10 @@ class NextLeader(Struct, frozen=True):
 
 
 class Promises:
-    """The promises of one node, which is an heir once it was assigned the place of one; or of a
-    candidate."""
+    """The promises of one node or candidate.
+
+    A node is an heir once it was assigned the place of one.
+    """
 
     def __init__(self, lease_s: float, candidate: int = 0) -> None:
         """`candidate`: its number; 0: it is a node."""
@@ -114,11 +119,11 @@ class Promises:
         """When the leader has answered last."""
 
     def assigned(self, stamp: Stamp, rank: int) -> None:
-        """The newest place of this node."""
+        """Note the newest place of this node."""
         self._heir = (stamp, rank, 0) if rank < RANKS else None
 
     def has_number(self, candidate: int) -> None:
-        """The candidate has a new connection to the leader, and this number there."""
+        """Note that the candidate has a new connection to the leader, and this number there."""
         self._heir = (NO_ROUND, 0, candidate)
 
     @property
@@ -127,16 +132,18 @@ class Promises:
         return self._heir is not None
 
     def answered(self, number: int, now: float) -> None:
-        """The leader has acknowledged this heartbeat."""
+        """Note that the leader has acknowledged this heartbeat."""
         self._answered, self.answered_at = number, now
 
     def claiming(self, found: LeadRecord | None) -> None:
-        """A claim is about to be sent that follows this record."""
+        """Note that a claim is about to be sent that follows this record."""
         self._claims_after = _order(found)
 
     def saw(self, record: LeadRecord | None) -> None:
-        """The register holds this: what was to follow an earlier record is stored by now, or never
-        will be."""
+        """Note that the register holds this record.
+
+        What was to follow an earlier record is stored by now, or never will be.
+        """
         self._led_by, _ = _order(record)
         if self._claims_after is not None and _order(record) > self._claims_after:
             self._claims_after = None
@@ -146,7 +153,7 @@ class Promises:
         self._offers, self._offered_at = addresses[:OFFERS_MAX], now
 
     def handed_over(self, epoch: int, addresses: tuple[str, ...]) -> None:
-        """The leader of this epoch leads no more, by its own word."""
+        """Note that the leader of this epoch leads no more, by its own word."""
         self.next_leader = NextLeader(epoch, addresses)
 
     @property
@@ -156,8 +163,10 @@ class Promises:
         return self.next_leader.epoch if own and self._offers else 0
 
     def next(self, now: float, epoch: int) -> Promise | None:
-        """The promise in a heartbeat that is sent now to the leader of this epoch; None: there is
-        none."""
+        """Return the promise in a heartbeat that is sent now to the leader of this epoch.
+
+        None: there is none.
+        """
         if self._heir is None or self._claims_after is not None:
             return None
         if epoch_number(epoch) < self._led_by:
@@ -178,8 +187,10 @@ class _Promised(Struct):
     """The same of later ones on that connection, by the numbers of the heartbeats."""
 
     def is_heard_on(self, speaker: Speaker) -> bool:
-        """Whether a promise counts that comes on the connection of this sender. On a new one
-        nothing was acknowledged yet."""
+        """Return whether a promise counts that comes on the connection of this sender.
+
+        On a new one nothing was acknowledged yet.
+        """
         if speaker.connection == self.connection:
             return True
         _, _, candidate = speaker.heir
@@ -200,8 +211,10 @@ class Consent:
         self._promised = {heir: self._promised.get(heir, _Promised()) for heir in heirs}
 
     def heard(self, speaker: Speaker, number: int, answered: int, now: float) -> None:
-        """The heartbeat of this number has come, with a promise that names the acknowledgement of
-        the heartbeat `answered`. If it has an answer, that is about to be sent."""
+        """Note a heartbeat with a promise, which names the acknowledgement of `answered`.
+
+        If this heartbeat has an answer, that is about to be sent.
+        """
         promised = self._promised.get(speaker.heir)
         if promised is None or not promised.is_heard_on(speaker):
             return
@@ -225,8 +238,10 @@ def _order(record: LeadRecord | None) -> tuple[int, int]:
 
 
 def heirs_in(record: JobRecord | None, candidates: Iterable[int] = ()) -> frozenset[Heir]:
-    """Return the heirs that alone may claim the job soon, if its register holds this record and
-    lists these candidates; empty: any node may."""
+    """Return the heirs that alone may claim the job soon; empty: any node may.
+
+    If its register holds this record and lists these candidates.
+    """
     ranks = heirs_of(record)
     if record is None or record.newest_round is None or not ranks:
         return frozenset()

@@ -1,5 +1,6 @@
-"""The queue of a job's effects that wait for a record (section L3 of the design). No decision is
-seen before it is recorded.
+"""The queue of a job's effects that wait for a record (section L3 of the design).
+
+No decision is seen before it is recorded.
 
 What a decision has the coordinator do is kept until the register holds a record that includes that
 decision; then it is done, in its order. One record is written at a time, and all that changes
@@ -21,8 +22,10 @@ from rallypoint.core.takeover.record import FormerLife, JobRecord, mark_of, reco
 
 
 class Durable:
-    """The effects that one job's coordinator may execute now, and the record that it has to write
-    first."""
+    """The effects that one job's coordinator may execute now.
+
+    And the record that it has to write first.
+    """
 
     def __init__(
         self,
@@ -54,8 +57,10 @@ class Durable:
         return self._recorded == self._changed
 
     def after(self, effects: list[HostEffect], *, is_sure: bool = True) -> list[HostEffect]:
-        """The job has decided this. Returns what may be done at once. `is_sure`: nobody else can
-        lead this job now; else heartbeats have no answer, and the rest waits for the next record.
+        """Note that the job has decided this.
+
+        Returns what may be done at once. `is_sure`: nobody else can lead this job now; else
+        heartbeats have no answer, and the rest waits for the next record.
         """
         if (mark := self._now) != self._mark:
             self._mark = mark
@@ -71,8 +76,10 @@ class Durable:
         return passing
 
     def begin(self) -> JobRecord:
-        """Return the record to write now. Answered by `written`, or by another `begin` if it was
-        not."""
+        """Return the record to write now.
+
+        Answered by `written`, or by another `begin` if it was not.
+        """
         self._writing = self._changed
         if (recovery := self.handover.recovery) is not None:
             record = recovery.record  # Until it is known what runs, nothing else is true.
@@ -81,7 +88,7 @@ class Durable:
         return replace(record, left=self.handover.left)
 
     def written(self) -> list[HostEffect]:
-        """The register holds what `begin` returned last. Returns what may be done now."""
+        """Return the register holds what `begin` returned last. Returns what may be done now."""
         self._recorded = self._writing
         found: list[HostEffect] = []
         while self._kept and self._kept[0][0] <= self._recorded:
@@ -93,8 +100,10 @@ class Durable:
         return found
 
     def unrecorded(self) -> list[HostEffect]:
-        """Return the effects that wait for a record that can't be written. To be done once, at the
-        very end."""
+        """Return the effects that wait for a record that can't be written.
+
+        To be done once, at the very end.
+        """
         found = [effect for _, effect in self._kept]
         self._kept.clear()
         return found
@@ -105,7 +114,7 @@ class Durable:
         return is_sure and _says_nothing_new(effect) and not self._is_early(effect)
 
     def _is_early(self, effect: HostEffect) -> bool:
-        """An agent that is not attached yet does not listen to it."""
+        """Return whether an agent that is not attached yet does not listen to it."""
         return isinstance(effect, SendTo) and effect.connection in self._attaching
 
 

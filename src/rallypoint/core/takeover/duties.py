@@ -1,4 +1,5 @@
 """The duties of a leader, from its claim until it leads no more (sections L1 to L3 of the design).
+
 Pure.
 
 It writes the job's record: when something has changed, before its hold ends, and again when the
@@ -87,12 +88,16 @@ Effect = Write | Release | StepDown | Depose | Record
 
 
 class Duties:
-    """The knowledge and the duties of one leader. Each method that is named by what happens returns
-    what follows from that."""
+    """The knowledge and the duties of one leader.
+
+    Each method that is named by what happens returns what follows from that.
+    """
 
     def __init__(self, won: Won, memory: Memory, deference: Deference | None, seal: Seal) -> None:
         """`deference`: of a process that steps down so that others may lead; None: it never does.
-        `seal`: gives a position its digest."""
+
+        `seal`: gives a position its digest.
+        """
         claim, sent_at, at = won.claim, won.sent_at, won.at
         self.lead, self.memory = Lead(claim.record, sent_at), memory
         self._seal, self._told = seal, (claim.record, seal.sealed(told_of(claim.record)))
@@ -133,7 +138,10 @@ class Duties:
         return not self.is_deposed and self.lead.is_sure(now)
 
     def begin(self, state: JobState, former: Life | None) -> Durable:
-        """A life of the job of which the register holds nothing yet. `former`: the one before."""
+        """Begin a life of the job of which the register holds nothing yet.
+
+        `former`: the one before.
+        """
         job = self.lead.record.job
         # A life that nobody has brought to an end has one before it, whose nodes may still come.
         over = None if job is None else job.former
@@ -151,8 +159,10 @@ class Duties:
 
     @property
     def unheard(self) -> int:
-        """How many nodes of the job that the register held, if it has ended, may run workers until
-        their leases are over: they may not have heard of its end."""
+        """Return how many nodes may not have heard of the end of the job in the register.
+
+        They may run workers until their leases are over.
+        """
         job, led = self.lead.record.job, self._predecessor
         if job is None or job.verdict is None or job.is_heard or not job.is_started:
             return 0
@@ -161,8 +171,10 @@ class Duties:
 
     @property
     def before(self) -> Life | None:
-        """The life of the job before the one that the register held: who took part in it may come
-        late."""
+        """Return the life of the job before the one that the register held.
+
+        Nodes that took part in it may come late.
+        """
         job = self.lead.record.job
         former = None if job is None else job.former
         if former is None:
@@ -170,7 +182,7 @@ class Duties:
         return Life(former.incarnation, former.verdict, earlier=former.earlier)
 
     def take_over(self) -> Durable | None:
-        """The life of the job that the register holds. None: it holds none."""
+        """Return the life of the job that the register holds. None: it holds none."""
         record, epoch = self.lead.record.job, self.lead.epoch
         if record is None or self.over is not None:
             return None
@@ -191,11 +203,11 @@ class Duties:
         return self._told[1]
 
     def is_genuine(self, told: Position) -> bool:
-        """A leader of this job has made this position, as far as can be known."""
+        """Return whether a leader of this job has made this position, as far as can be known."""
         return self._seal.is_genuine(told) and not self.memory.is_too_far(told)
 
     def keeps(self, at: float) -> list[Effect]:
-        """The leader does its duties from now on."""
+        """Return the leader does its duties from now on."""
         self.is_kept = self._is_active = True
         self._stalls_at = at + self._stall_s
         if self._stepping_down is not None:
@@ -203,12 +215,12 @@ class Duties:
         return []
 
     def opened(self, life: Durable) -> list[Effect]:
-        """A life of the job is hosted, as the newest one."""
+        """Note that a life of the job is hosted, as the newest one."""
         self.lives.append(life)
         return self.changed()
 
     def closed(self, life: Durable) -> list[Effect]:
-        """A life is hosted no more."""
+        """Note that a life is hosted no more."""
         self.lives.remove(life)
         return []
 
@@ -240,7 +252,7 @@ class Duties:
         return Write(record, lives)
 
     def written(self, at: float, stored: LeadRecord) -> list[Effect]:
-        """The register has taken this record: let go what waited for it."""
+        """Note that the register has taken this record: let go what waited for it."""
         if self._writing is None or self._writing[0] is not stored:
             return []
         record, sent_at, lives = self._writing
@@ -264,8 +276,10 @@ class Duties:
         return []
 
     def failed(self, why: str, *, is_deposed: bool = True) -> list[Effect]:
-        """The register can't be written any more. `is_deposed`: another process may lead by
-        now."""
+        """Note that the register can't be written any more.
+
+        `is_deposed`: another process may lead by now.
+        """
         self.is_deposed |= is_deposed
         self._is_active = False
         return [Depose(why)]
@@ -283,7 +297,7 @@ class Duties:
         return [kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}")]
 
     def _check(self, now: float, is_silent: IsSilent) -> list[Effect]:
-        """Whether another process should lead."""
+        """Return whether another process should lead."""
         if not self.lives or self._stepping_down is None:
             return []
         life = self.lives[-1]
@@ -302,7 +316,7 @@ class Duties:
         return [Release(life, life.unrecorded()), StepDown(why)]
 
     def overtaken(self, found: LeadRecord | None) -> list[Effect]:
-        """The register holds this instead, and has not taken the record: lead no more."""
+        """Return the register holds this instead, and has not taken the record: lead no more."""
         if found is not None and (fault := self.memory.fault_in(found)):
             return self._depose(why_unfit(fault))
         if not self.memory.is_behind(found):
@@ -327,19 +341,21 @@ class Duties:
         return self._depose(BEHIND) if self.is_kept and not self.is_deposed else []
 
     def _has_overtaken(self, told: Position) -> bool:
-        """The leader has nothing to learn from this position."""
+        """Return whether the leader has nothing to learn from this position."""
         return is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
     def is_behind(self, told: Position) -> bool:
-        """A node was told a newer position than this leader knows: its record was put back."""
+        """Note a newer position than this leader knows: its record was put back."""
         if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
             return False
         # Who has followed a higher epoch follows this one only when that is claimed above.
         return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
 
     def leaves(self, *, is_heard: bool = False, steps_down: bool = False) -> list[Write]:
-        """Say in the last record that it goes, with all that is not recorded yet. The arguments
-        are as of `Leadership.vacate`."""
+        """Say in the last record that it goes, with all that is not recorded yet.
+
+        The arguments are as of `Leadership.vacate`.
+        """
         self._is_active = False
         if self.is_deposed:
             return []
@@ -370,9 +386,11 @@ def why_unfit(fault: str) -> str:
 
 
 def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:
-    """Whether a person has cancelled the job, and all nodes may hear that, though it can't be
-    recorded. Only if each node is connected to this leader, so that no other one has any of them.
-    Any other verdict may as well be found anew by who leads next."""
+    """Return whether all nodes may hear of a cancel that can't be recorded.
+
+    Only if each node is connected to this leader, so that no other one has any of them. Any other
+    verdict may as well be found anew by the next leader.
+    """
     job = life.job
     lives = [member.ref.incarnation for member in job.round.members.values()]
     heard_s = HEARD_BEATS * pace_of(job.round.settings, len(lives)).beat_s
@@ -382,7 +400,7 @@ def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:
 
 
 def _predecessor(claim: Claim, now: float) -> Predecessor:
-    """The leader before, at the time of this claim."""
+    """Return the leader before, at the time of this claim."""
     found, job = claim.found, None if claim.found is None else claim.found.job
     if found is None or job is None or claim.is_put_back:
         return UNKNOWN

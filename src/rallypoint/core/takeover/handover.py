@@ -1,5 +1,7 @@
-"""How a coordinator that takes over a job learns what runs: from the record of the one before it,
-and from the agents, each of which says what it does (section L5 of the design). Pure.
+"""Handover: how a coordinator that takes over a job learns what runs. Pure.
+
+From the record of the one before it, and from the agents, each of which says what it does (section
+L5 of the design).
 
 Until it knows, nothing is decided: agents attach and are heard, and their reports are kept. It
 knows when every node of the newest world has attached, or when those that have not can't run
@@ -55,8 +57,10 @@ CAME_BACK = "its lease was over, and it came back without its workers"
 
 
 class Handover:
-    """The state with which another coordinator takes over from this one, and this one from the
-    last."""
+    """The state with which one coordinator takes over from another.
+
+    Another one from this, and this one from the last.
+    """
 
     def __init__(
         self,
@@ -65,10 +69,12 @@ class Handover:
         put_back_s: float = 0.0,
         epoch: int = 0,
     ) -> None:
-        """`record`: the one that this coordinator has taken over, if any; `predecessor`: what is
-        known of the one that it has taken it over from. `put_back_s`: so much longer it waits for
-        the nodes of the newest world, since an older record was put back into the register; 0:
-        none was. `epoch`: this coordinator's, as agents are told."""
+        """`record`: the one that this coordinator has taken over, if any.
+
+        `predecessor`: what is known of the one that it has taken it over from. `put_back_s`: so
+        much longer it waits for the nodes of the newest world, since an older record was put back
+        into the register; 0: none was. `epoch`: this coordinator's, as agents are told.
+        """
         self.recovery: Recovery | None = None
         """The known part of the world, while that is not all."""
         if record is not None and record.verdict is None and record.newest_round is not None:
@@ -83,8 +89,10 @@ class Handover:
         """The ids of the nodes that have left last."""
 
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
-        """The agent has said this. `waiting`: what it has said that another coordinator would
-        need."""
+        """Keep a report of the agent.
+
+        `waiting`: what it has said that another coordinator would need.
+        """
         waiting.append(numbered)
         self._unsettled[ref.incarnation] = None
 
@@ -98,14 +106,17 @@ class Handover:
             self._unsettled.pop(ref.incarnation, None)
 
     def to_settle(self, job: JobState) -> list[str]:
-        """The agents of which that may have changed."""
+        """Return the agents of which that may have changed."""
         if (mark := mark_of(job)) == self._mark:
             return []
         self._mark = mark
         return list(self._unsettled)
 
     def forget(self, ref: NodeRef, waiting: list[m.Numbered], *, has_left: bool) -> None:
-        """The session of this agent has ended. `has_left`: the node has left, and was not lost."""
+        """Note that the session of this agent has ended.
+
+        `has_left`: the node has left, and was not lost.
+        """
         if has_left and len(ref.node_id) <= LEFT_CHARS:
             self._has_come(ref.node_id)
             self.left = (*self.left, ref.node_id)[-LEFT_MAX:]
@@ -115,13 +126,15 @@ class Handover:
             self.recovery.lost(ref)
 
     def _has_come(self, node_id: str) -> None:
-        """A node of this name takes part, perhaps again."""
+        """Note that a node of this name takes part, perhaps again."""
         if node_id in self.left:
             self.left = tuple(each for each in self.left if each != node_id)
 
     def gone(self, node_id: str) -> str:
-        """The reason why a node that is not here is not in the job any more; empty: it is not
-        known, and the node may still come."""
+        """Return why a node that is not here is not in the job any more.
+
+        Empty: it is not known, and the node may still come.
+        """
         if node_id in self.left:
             return f"node {node_id} has left"
         found = self.recovery or self._recovered
@@ -136,16 +149,21 @@ class Handover:
         return f"node {node_id} was lost: {NOT_BACK}" if is_lost else ""
 
     def follow(self, job: JobState, at: float) -> tuple[Recovery, list[JobEffect]]:
-        """Restore the job's state from the record and from the nodes that came back, when no more
-        nodes are expected; called once. Once."""
+        """Restore the job's state from the record and from the nodes that came back.
+
+        Called once, when no more nodes are expected.
+        """
         assert self.recovery is not None
         found, self.recovery = self.recovery, None
         self._recovered = found
         return found, [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
 
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
-        """An agent attaches, whose session this coordinator does not know. Whether it goes on: the
-        node takes part in what was taken over. One that had succeeded may come at any time."""
+        """Return whether an agent attaches, whose session this coordinator does not know.
+
+        Whether it goes on: the node takes part in what was taken over. One that had succeeded may
+        come at any time.
+        """
         self._has_come(ref.node_id)
         if self.recovery is not None:
             return self.recovery.takes(ref, hello)
@@ -215,8 +233,11 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
 
 
 def _note_lost(job: JobState, found: Recovery, blamed: str, at: float) -> None:
-    """A node that is missing besides the one with the blamed worker was lost, and nobody knows
-    when: of what others report, only what tells of a lost peer follows from that for sure."""
+    """Note that a node which is missing besides the one with the blamed worker was lost.
+
+    It is not known when: of what others report, only what tells of a lost peer follows from that
+    for sure.
+    """
     gone = [job.round.world[rank].node_id for rank in missing_ranks(found)]
     others = [node_id for node_id in gone if node_id != blamed]
     if others and len(gone) > bool(blamed):
@@ -226,8 +247,10 @@ def _note_lost(job: JobState, found: Recovery, blamed: str, at: float) -> None:
 def _lost(
     job: JobState, found: Recovery, missing: list[int], at: float, came: int = 0
 ) -> list[JobEffect]:
-    """The nodes of these group ranks are: one more round has ended by the loss of nodes. `came`:
-    how many of them are here after all, and were not told of the round."""
+    """Note that the nodes of these group ranks are: one more round has ended by the loss of nodes.
+
+    `came`: how many of them are here after all, and were not told of the round.
+    """
     led, world = found.predecessor, job.round.world
     dead = [rank for rank in missing if rank in found.dead and rank != led.rank]
     others = [rank for rank in missing if rank not in dead and rank != led.rank]
@@ -259,7 +282,9 @@ def _lost(
 
 def _counts_too_often(job: JobState, found: Recovery) -> bool:
     """Count the loss, for the machine of the node that led if that is lost: no other is known.
-    Returns whether that was once too often."""
+
+    Returns whether that was once too often.
+    """
     led = found.predecessor
     if led.rank < 0 or not led.node_id:
         return fitness.count_round(job.round)
@@ -268,8 +293,11 @@ def _counts_too_often(job: JobState, found: Recovery) -> bool:
 
 
 def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
-    """Nodes of the newest world were not told of it, and wait: the same nodes suffice for the next
-    one, without a last call. Which of the missing they are nobody knows."""
+    """Return the effects where nodes of the newest world were not told of it, and wait.
+
+    The same nodes suffice for the next one, without a last call. It is not known which of the
+    missing they are.
+    """
     gone = [rank for rank in missing if is_set(found.record.stopped, rank)]
     if len(missing) - len(gone) > len(found.untold):
         effects = _lost(job, found, missing, at, came=len(found.untold))
@@ -288,8 +316,11 @@ def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> li
 
 
 def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
-    """All nodes are here. If one has ended its workers by itself, since its lease was over, what
-    others report may follow from that: it was lost, though it is back."""
+    """Note that all nodes are here.
+
+    If one has ended its workers by itself, since its lease was over, what others report may follow
+    from that: it was lost, though it is back.
+    """
     if not found.record.is_started:
         return []
     for node in found.returned.values():
@@ -327,7 +358,7 @@ def _taken_over(found: Recovery) -> str:
 
 
 def _known_names(found: Recovery, ranks: list[int]) -> str:
-    """The nodes of these group ranks, which are not here, as a person knows them."""
+    """Return the nodes of these group ranks, which are not here, as a person knows them."""
     known = tuple(name for rank in ranks if (name := _known_name(found, rank)))
     if len(known) == len(ranks):
         return names(known)
@@ -335,7 +366,7 @@ def _known_names(found: Recovery, ranks: list[int]) -> str:
 
 
 def _known_name(found: Recovery, rank: int) -> str:
-    """The id of a node that is not here; empty: it is not known."""
+    """Return the id of a node that is not here; empty: it is not known."""
     led, recorded = found.predecessor, found.record.names.all
     if led.node_id and led.rank == rank:
         return led.node_id
@@ -345,18 +376,18 @@ def _known_name(found: Recovery, rank: int) -> str:
 
 
 def _rank_of(found: Recovery, node_id: str) -> int:
-    """The group rank of the node of the newest world with this id; -1: none is known."""
+    """Return the group rank of the node of the newest world with this id; -1: none is known."""
     ranks = range(found.record.nodes)
     return next((rank for rank in ranks if _known_name(found, rank) == node_id), -1)
 
 
 def _name_of(found: Recovery, rank: int) -> str:
-    """The same, or what stands for it."""
+    """Return the same, or what stands for it."""
     return _known_name(found, rank) or f"(group rank {rank})"
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
-    """One node of the world, and a member if it is here."""
+    """Return one node of the world, and a member if it is here."""
     has_succeeded = is_set(found.record.succeeded, rank)
     node = found.returned.get(rank)
     node_id = _name_of(found, rank) if node is None else node.ref.node_id
@@ -377,7 +408,7 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
 
 
 def _over(job: JobState, reason: EndReason, at: float) -> list[JobEffect]:
-    """The round has ended, and was judged or not."""
+    """Note that the round has ended, and was judged or not."""
     judged, backoff_s = job.judged_round, job.backoff_s
     effects = run_round(job, RoundOver(job.round.round, reason), at)
     if not backoff_s:

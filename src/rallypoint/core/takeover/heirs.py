@@ -34,13 +34,18 @@ CANDIDATES_FIRST_S = 1.0
 
 
 def heirs(nodes: int, leader_rank: int) -> list[int]:
-    """The group ranks of the heirs of a world of so many nodes. `leader_rank`: as in the record."""
+    """Return the group ranks of the heirs of a world of so many nodes.
+
+    `leader_rank`: as in the record.
+    """
     return [rank for rank in range(min(nodes, RANKS)) if rank != leader_rank]
 
 
 def heirs_of(record: JobRecord | None) -> list[int]:
-    """Return the heirs of the world that runs; empty: none does, or the leader's node is alone in
-    it. Then any node may lead next."""
+    """Return the heirs of the world that runs; empty: any node may lead next.
+
+    Empty also if the leader's node is alone in the world.
+    """
     if record is None or not record.is_active or record.verdict is not None:
         return []
     return heirs(record.nodes, record.leader_rank)
@@ -84,7 +89,7 @@ class Turn(Struct, frozen=True):
 
 
 def rank_in(record: LeadRecord, claimant: Claimant) -> int:
-    """The claimant's group rank in the newest world of the record; -1: it has none."""
+    """Return the claimant's group rank in the newest world of the record; -1: it has none."""
     job = record.job
     if job is None or job.newest_round is None:
         return -1
@@ -129,8 +134,11 @@ class HeardCandidates:
         return tuple(self._heard_at)
 
     def heard(self, number: int, connection: int, now: float) -> bool:
-        """A promise of this candidate has come. Returns False if there is no place for one more, or
-        if the candidate is known by another connection: who sends this is somebody else."""
+        """Return whether a promise of this candidate has come.
+
+        Returns False if there is no place for one more, or if the candidate is known by another
+        connection: who sends this is somebody else.
+        """
         known = self._heard_at.get(number)
         if len(self._heard_at) >= CANDIDATES_MAX if known is None else known[1] != connection:
             return False

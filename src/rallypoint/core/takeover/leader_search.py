@@ -1,5 +1,4 @@
-"""How a node of a job finds the leader, and leads the job itself when it is its turn (section L1 of
-the design). Pure.
+"""The search of a node for the leader, and its own candidacy (section L1). Pure.
 
 A node without a leader reads the register: it dials the leader that is named there, or claims the
 job when it is its turn. An heir looks all the time, since it is the first to claim, and offers to
@@ -87,7 +86,7 @@ class Search(Candidacy):
         return super().looks(present)
 
     def _claimant(self, present: c.Present) -> Claimant:
-        """The node, with what it has promised or lets others do first."""
+        """Return the node, with what it has promised or lets others do first."""
         return replace(
             present.node or Claimant(),
             promised_until=self.promises.until,
@@ -149,8 +148,10 @@ class Search(Candidacy):
         return c.Listen()
 
     def listened(self, at: float, addresses: tuple[str, ...], why: str = "") -> list[Effect]:
-        """The node listens there, or can't: do what it listens for, or leave it to other nodes.
-        `why`: the reason; empty: it listens."""
+        """Note whether the node listens: do what it listens for, or leave it to other nodes.
+
+        `why`: the reason; empty: it listens.
+        """
         text = f"this node can't lead the job: {why}"
         match self._purpose, not why:
             case "claim", True:
@@ -178,7 +179,7 @@ class Search(Candidacy):
         return self.tried(now, is_writable=False)
 
     def tried(self, at: float, *, is_writable: bool) -> list[Effect]:
-        """The register takes what this node writes, or not: offer to lead, or offer it no more."""
+        """Note whether the register takes what this node writes: offer to lead, or no more."""
         if is_writable and not self._offered:
             return [self._listen("offer")]
         closing: list[Effect] = []
@@ -209,8 +210,10 @@ class Search(Candidacy):
         return [*effects, c.LeaderChanged(), *after]
 
     def _tell_unusable(self, why: str) -> list[Effect]:
-        """Say once that the register holds no record. A node that has just started ends with that
-        line anyway."""
+        """Say once that the register holds no record.
+
+        A node that has just started ends with that line anyway.
+        """
         is_fresh = self.claimant is not None and self.claimant.is_fresh
         if is_fresh or why == self._unusable:
             return []
@@ -218,7 +221,7 @@ class Search(Candidacy):
         return [Say(why)]
 
     def _compare_views(self, now: float) -> list[Effect]:
-        """A leader that answers swaps a record every few seconds."""
+        """Return a leader that answers swaps a record every few seconds."""
         still_s, silent_s = now - self.watch.since, now - self.promises.answered_at
         # It has answered when its record was late already.
         is_late = self._present.is_attached and still_s - silent_s > self.watch.late_s
@@ -234,13 +237,16 @@ class Search(Candidacy):
         ]
 
     def wanted(self, at: float) -> list[Effect]:
-        """A connection to the leader is wanted: look first, unless that was just done."""
+        """Note that a connection to the leader is wanted: look first, unless that was just done."""
         is_stale = at - self._looked_at > FRESH_S
         return [c.LookNow()] if is_stale and not self._is_stopped else []
 
     def whom(self) -> tuple[str, ...]:
-        """The addresses of the leader. If the register is away, the one that was known last may
-        lead by promises. Raises RendezvousConnectionError, and what the last look has raised."""
+        """Return the addresses of the leader.
+
+        If the register is away, the one that was known last may lead by promises. Raises
+        RendezvousConnectionError, and what the last look has raised.
+        """
         error, record = self._error, self.record
         is_away = isinstance(error, RendezvousConnectionError)
         if error is not None and (record is None or not is_away):
@@ -254,8 +260,10 @@ class Search(Candidacy):
         return following.addresses if is_handed_over else record.leader.addresses
 
     def stops(self) -> list[Effect]:
-        """The node claims no more, and looks no more. A claim that has begun is carried through:
-        the register may hold it already."""
+        """Return the node claims no more, and looks no more.
+
+        A claim that has begun is carried through: the register may hold it already.
+        """
         self._is_stopped = True
         return [] if self.claim is not None else [c.Interrupt()]
 
@@ -272,8 +280,11 @@ class FirstWait:
         self._said: set[str] = set()
 
     def unreached(self, error: RendezvousConnectionError, now: float) -> list[Say | Wait]:
-        """Go on after an attempt has failed. Raises RendezvousTimeoutError when that was the last
-        one, or VersionMismatchError if the leader stays and can't talk with this node."""
+        """Go on after an attempt has failed.
+
+        Raises RendezvousTimeoutError when that was the last one, or VersionMismatchError if the
+        leader stays and can't talk with this node.
+        """
         search, refusal = self._search, error.__cause__
         if isinstance(refusal, VersionMismatchError):
             record = search.record

@@ -1,5 +1,6 @@
-"""The leader of a job: one process at a time, by swaps of the record in its register (sections L1
-and L2 of the design). Pure.
+"""The leader of a job: one process at a time, by swaps of the record. Pure.
+
+In the job's register (sections L1 and L2 of the design).
 
 A record whose epoch and beat stand still for longer than the hold, on the watcher's own clock, has
 no leader any more: then the watcher claims, by a swap that only one of several can win. A watcher
@@ -67,19 +68,23 @@ NO_EPOCH = Epoch(0, 1)
 
 
 def after_put_back_s(hold_s: float, lease_s: float) -> float:
-    """Return the seconds that a leader waits in addition for the nodes of the newest world, if it
-    has claimed an older record than one that was known: the leader before may act by promises."""
+    """Return how much longer a leader waits for nodes after it has claimed an older record.
+
+    In seconds, for the nodes of the newest world: the leader before may act by promises.
+    """
     return with_margin(hold_s + CONSENT_LEASES * lease_s)
 
 
 def takeover_s(hold_s: float) -> float:
-    """After how long at most, as a rule, another process leads if a leader's machine has vanished:
-    nodes that have no leader for a lease stop their workers."""
+    """Return how long it takes at most, usually, until another process leads.
+
+    If a leader's machine has vanished: nodes that have no leader for a lease stop their workers.
+    """
     return with_margin(hold_s) + look_s(hold_s) + ATTACH_S
 
 
 def look_s(hold_s: float) -> float:
-    """How often who would lead looks at the record."""
+    """Return how often who would lead looks at the record."""
     return min(1.0, hold_s * LOOK_SHARE)
 
 
@@ -106,9 +111,12 @@ class Watch:
     def claims_in_s(
         self, record: LeadRecord, now: float, *, is_gone: bool, claimant: Claimant | None = None
     ) -> float:
-        """The record as it was read by now. How long to wait at least before a claim; 0: claim.
-        `is_gone`: the process of this leader is known to be gone. `claimant`: None for a process
-        that is none of the job's nodes, which waits for nobody but a leader that is none either."""
+        """Return the record as it was read by now.
+
+        How long to wait at least before a claim; 0: claim. `is_gone`: the process of this leader is
+        known to be gone. `claimant`: None for a process that is none of the job's nodes, which
+        waits for nobody but a leader that is none either.
+        """
         seen = record.epoch, record.beat
         self._hold_s = record.leader.hold_s
         has_gap = now - self._looked_at > self._hold_s * BEAT_SHARE + self.look_s
@@ -145,10 +153,12 @@ class Watch:
         claimant: Claimant | None,
         unfit: int = 0,
     ) -> float:
-        """Like `claims_in_s`, for a register that holds this, though a newer record was there
-        before. `restored` is continued instead. The leader before may act, and may not know yet: so
-        the record has to stand still, also one that says that its leader has gone. `unfit`: so many
-        records were there that no leader writes; each of them is a change."""
+        """Return in how long to claim a register that holds this older record.
+
+        Like `claims_in_s`. `restored` is continued instead. The leader before may act, and may not
+        know yet: so the record has to stand still, also one that says that its leader has gone.
+        `unfit`: so many records were there that no leader writes; each of them is a change.
+        """
         if restored is None:
             return 0.0
         shown = replace(restored, epoch=NO_EPOCH, beat=unfit, is_vacant=False)
@@ -177,8 +187,10 @@ class Watch:
 
 
 class VersionRefusals:
-    """A node finds out whether it can ever take part under a leader that refuses its versions of
-    the session protocol."""
+    """The search whether a node can ever take part under a leader that refuses its versions.
+
+    Versions of the session protocol.
+    """
 
     def __init__(self, own: tuple[int, int]) -> None:
         """`own`: the oldest and the newest version that this node speaks."""
@@ -186,10 +198,12 @@ class VersionRefusals:
         self._refused: tuple[Epoch, int] | None = None
 
     def is_final(self, record: LeadRecord) -> bool:
-        """The address in this record has refused the versions of this node. True if its leader has
-        renewed its record since the first refusal: a leader that is about to be replaced, or has
-        gone, does not. Another program may answer at the address of a leader that speaks a version
-        of this node."""
+        """Return whether the address in this record has refused the versions of this node.
+
+        True if its leader has renewed its record since the first refusal: a leader that is about to
+        be replaced, or has gone, does not. Another program may answer at the address of a leader
+        that speaks a version of this node.
+        """
         versions = record.leader.versions
         has_common = versions is not None and max(versions[0], self._own[0]) <= min(
             versions[1], self._own[1]
@@ -202,8 +216,10 @@ class VersionRefusals:
 
 
 def is_unheard(record: LeadRecord, claimant: Claimant | None) -> bool:
-    """The job has succeeded, and who would claim it has no part in that: nodes that have may still
-    come to hear it. Those that live do so before their lease is over."""
+    """Return whether nodes may still come to hear that the job has succeeded.
+
+    The claimant has no part in it. Nodes that live come before their lease is over.
+    """
     job, is_fresh = record.job, claimant is not None and claimant.is_fresh
     if job is None or job.verdict is None or not is_fresh:
         return False
@@ -222,7 +238,8 @@ def claimed(
 
     `nonce` is random. `own_rank` is written as `leader_rank`. `beat` differs at each attempt of one
     process, since the record of an earlier attempt may yet be stored. `number` is the least number
-    of the new epoch; 0: the next one."""
+    of the new epoch; 0: the next one.
+    """
     number = max(number, 1 if found is None else found.epoch.number + 1)
     job = None if found is None else found.job
     if job is not None:
@@ -231,17 +248,22 @@ def claimed(
 
 
 def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
-    """Return the record that the guard of a dead leader writes over the one it found, when no
-    worker of that node lives. None: nothing, for that leader, of this epoch, does not lead any
-    more."""
+    """Return the record that the guard of a dead leader writes over the one it found.
+
+    When no worker of that node lives. None: nothing, for that leader, of this epoch, does not lead
+    any more.
+    """
     if found.epoch != epoch or found.is_vacant:
         return None
     return replace(found, beat=found.beat + 1, is_vacant=True, is_dead=True)
 
 
 def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
-    """Where the leader of this record is reached, which should hear that this place is dead; empty:
-    nobody leads at present. None: no leader needs to hear it any more, as far as is recorded."""
+    """Return where the leader of this record, which should hear that this place is dead, is.
+
+    Empty: no process leads at present. None: no leader needs to hear it any more, as far as is
+    recorded.
+    """
     job = found.job
     if job is None or job.verdict is not None or job.newest_round is None:
         return None
@@ -289,9 +311,12 @@ class Lead:
         return self.record.epoch
 
     def next(self, job: JobRecord | None, *, is_vacant: bool = False) -> LeadRecord:
-        """Return the record to swap in next. No other attempt has the same beat: an earlier one of
-        which it is not known whether it was stored is never taken for this one, which was sent
-        later. After a vacant one it leads no more."""
+        """Return the record to swap in next.
+
+        No other attempt has the same beat: an earlier one of which it is not known whether it was
+        stored is never taken for this one, which was sent later. After a vacant one it leads no
+        more.
+        """
         self._beat += 1
         self._heirs.add(heirs_in(job, self.candidates))
         self._expect_promises()
@@ -305,15 +330,18 @@ class Lead:
         return self._candidates.numbers
 
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
-        """The register holds this, which was sent at `sent_at`."""
+        """Note that the register holds the record that was sent at `sent_at`."""
         self.record, self._sent_at = record, max(self._sent_at, sent_at)
         self._offers.clear()
         self._heirs = {heirs_in(record.job, record.candidates)}
         self._expect_promises()
 
     def heard(self, heartbeat: m.Heartbeat, now: float, speaker: Speaker | None = None) -> None:
-        """Note a heartbeat. If it has an answer, that is about to be sent. `speaker`: the sender;
-        None: no promise of it counts."""
+        """Note a heartbeat.
+
+        If it has an answer, that is about to be sent. `speaker`: the sender; None: no promise of it
+        counts.
+        """
         promise = heartbeat.promise
         if promise is not None and speaker is not None and speaker.promises(promise):
             self._promised(heartbeat.number, promise, speaker, now)
@@ -354,9 +382,11 @@ class Lead:
 
     @property
     def vouched_at(self) -> float:
-        """For a lease from then the leader's own workers may run: nobody who leads next forms a
-        round without that node before. As much before the last confirmed swap was sent, or the last
-        consent began, as its own lease is shorter than that of others."""
+        """Return from when the leader's own workers may run for a lease.
+
+        No next leader forms a round without that node before. As much before the last confirmed
+        swap was sent, or the last consent began, as its own lease is shorter than that of others.
+        """
         shorter_s = self._lease_s - own_lease_s(self._lease_s)
         return max(self._sent_at, self._consent_at) - shorter_s
 
@@ -370,7 +400,7 @@ class Lead:
         return max(self.held_until, min(by_consent, latest))
 
     def is_sure(self, now: float) -> bool:
-        """Whether no other process can have claimed."""
+        """Return whether no other process can have claimed."""
         return now < self.sure_until
 
     @property

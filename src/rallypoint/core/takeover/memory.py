@@ -1,5 +1,6 @@
-"""The newest position of one job's record that a process knows of, and what follows if its register
-holds an older one (section L9 of the design). Pure.
+"""The newest position of one job's record that a process knows of. Pure.
+
+And what follows if its register holds an older one (section L9 of the design).
 
 A process knows the records that it has read or written, and the positions that leaders have told
 it or its nodes (`told.py`). A record that is older than one of these was put back, and so was one
@@ -27,7 +28,7 @@ EPOCHS_REMEMBERED = 64
 
 
 def order_of(record: LeadRecord | None) -> PositionOrder:
-    """The order of this record; `NEVER`: there is none."""
+    """Return the order of this record; `NEVER`: there is none."""
     if record is None:
         return NEVER
     life = 0 if record.job is None else record.job.incarnation
@@ -35,7 +36,7 @@ def order_of(record: LeadRecord | None) -> PositionOrder:
 
 
 def told_of(record: LeadRecord) -> Position:
-    """The position of this record, without a digest."""
+    """Return the position of this record, without a digest."""
     job = record.job
     if job is None:
         return Position(record.epoch.as_int(), record.beat, 0)
@@ -56,17 +57,21 @@ def told_of(record: LeadRecord) -> Position:
 
 
 def is_of_life(job: JobRecord, told: Position) -> bool:
-    """Whether the record and the position are of one life of the job, also if that has got other
-    numbers by two records since. An older version tells no first number."""
+    """Return whether the record and the position are of one life of the job.
+
+    Also if that has got other numbers by two records since. An older version tells no first number.
+    """
     if told.first_number == job.first_number:
         return True
     return told.told_life == job.incarnation or told.told_life in job.earlier
 
 
 def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> bool:
-    """Whether a leader with this record has nothing to learn from a position that it does not know:
-    it has formed a world since it claimed the job with the round `newest_claimed`, and knows as
-    much, or another life of the job runs."""
+    """Return whether a leader with this record has nothing to learn from an unknown position.
+
+    It has formed a world since it claimed the job with the round `newest_claimed`, and knows as
+    much, or another life of the job runs.
+    """
     if job is None or job.newest_round is None:
         return False
     if not is_of_life(job, told):
@@ -79,7 +84,10 @@ class Memory:
     """The newest position of one job's record that a process knows, for as long as it lives."""
 
     def __init__(self, settings: SharedSettings | None = None) -> None:
-        """`settings`: the job's, if they are known."""
+        """Know nothing yet of the job.
+
+        `settings`: the job's, if they are known.
+        """
         self._settings = settings
         self._newest: LeadRecord | None = None
         self._told: Position | None = None
@@ -101,8 +109,10 @@ class Memory:
         return max(order_of(self._newest), told)
 
     def saw(self, record: LeadRecord, *, is_own: bool = False) -> None:
-        """The register has held this. `is_own`: this process has written it, which was
-        confirmed."""
+        """Note a record that the register has held.
+
+        `is_own`: this process has written it, which was confirmed.
+        """
         self._epochs[record.epoch] = None
         if len(self._epochs) > EPOCHS_REMEMBERED:
             del self._epochs[next(iter(self._epochs))]
@@ -112,19 +122,24 @@ class Memory:
             self._newest, self._was_own = record, is_own
 
     def saw_none(self) -> None:
-        """The register holds none, and whoever leads by it removes it when all nodes have left:
-        what this process has only read counts no more."""
+        """Note that the register holds no record.
+
+        The process that leads by it removes it when all nodes have left: what this process has only
+        read counts no more.
+        """
         if not self._was_own:
             self._newest = None
             self.known = NEVER if self._told is None else self._told.order
 
     def fault_in(self, record: LeadRecord) -> str:
-        """Return what in this record is too far beyond all that this process knows. Empty:
-        nothing."""
+        """Return what in this record is too far beyond all that this process knows.
+
+        Empty: nothing.
+        """
         return advance_fault(counts_of(record), self._counts)
 
     def is_too_far(self, told: Position) -> bool:
-        """Whether a position is too far beyond all that this process knows."""
+        """Return whether a position is too far beyond all that this process knows."""
         return bool(advance_fault(counts_told(told), self._counts))
 
     def _count(self, counts: Counts) -> None:
@@ -132,8 +147,10 @@ class Memory:
             self._counts[name] = max(self._counts.get(name, 0), count)
 
     def was_told(self, told: Position, settings: SharedSettings | None = None) -> None:
-        """A leader has told this to this process, or to a node that has said so. One that is too
-        far is ignored."""
+        """Note a position that a leader has told to this process, or to a node that has said so.
+
+        One that is too far is ignored.
+        """
         if self.is_too_far(told):
             return
         self._settings = self._settings or settings
@@ -144,7 +161,7 @@ class Memory:
             self._told = told
 
     def is_behind(self, record: LeadRecord | None) -> bool:
-        """Whether a newer record was in the register before this one, or before none."""
+        """Return whether a newer record was in the register before this one, or before none."""
         is_given_up = record is not None and record.epoch == self._given_up
         return is_given_up or order_of(record) < self.order
 
@@ -152,8 +169,10 @@ class Memory:
         self, epoch: Epoch, told: Position, settings: SharedSettings, *, keeps_round: bool
     ) -> None:
         """Note that this process leads no more by this epoch: a node knows a newer record.
+
         In the same life of the job both are continued; else that record is forgotten, and so is
-        what was told of it. `keeps_round`: this process has formed the newest round itself."""
+        what was told of it. `keeps_round`: this process has formed the newest round itself.
+        """
         self._given_up = epoch
         newest = self._newest
         job = None if newest is None or newest.epoch != epoch else newest.job
@@ -167,15 +186,20 @@ class Memory:
         self.was_told(told, settings)
 
     def goes_on(self, epoch: Epoch, told: Position) -> None:
-        """Note that this process claims the job anew with the record of this epoch, above the epoch
-        of a position that has nothing newer: an agent follows no lower epoch than before."""
+        """Note that this process claims the job anew with the record of this epoch.
+
+        Above the epoch of a position that has nothing newer: an agent follows no lower epoch than
+        before.
+        """
         self._given_up = epoch
         self._count(counts_told(told))
         self.known = max(self.known, told.order)
 
     def may_claim_at_once(self, record: LeadRecord | None) -> bool:
-        """After `is_behind`: this process has led the job last, and nobody else can have begun to
-        lead it by this record."""
+        """Return whether this process may claim at once after `is_behind`.
+
+        It has led the job last, and no other one can have begun to lead it by this record.
+        """
         if record is not None and record.epoch == self._given_up:
             return True
         is_newest = order_of(self._newest) == self.order
@@ -183,8 +207,10 @@ class Memory:
         return self._was_own and is_newest and is_known
 
     def restored(self, record: LeadRecord | None) -> LeadRecord | None:
-        """The record that is to be continued instead of one that is behind. None: too little is
-        known of the job to continue it."""
+        """Return the record that is to be continued instead of one that is behind.
+
+        None: too little is known of the job to continue it.
+        """
         base, told = self._newest, self._told
         is_given_up = record is not None and record.epoch == self._given_up
         if not is_given_up and order_of(base) < order_of(record):
@@ -199,7 +225,7 @@ class Memory:
         return replace(shown, job=_raised(job, told, settings))
 
     def next_number(self, record: LeadRecord | None) -> int:
-        """The number of an epoch above all that are known."""
+        """Return the number of an epoch above all that are known."""
         highest = self._counts.get("epoch.number", 0)
         return max(highest, 0 if record is None else record.epoch.number) + 1
 
@@ -207,9 +233,11 @@ class Memory:
 def _raised(
     job: JobRecord | None, told: Position, settings: SharedSettings, *, keeps_round: bool = False
 ) -> JobRecord | None:
-    """The record of a job with what is newer in this position. Of the newest world only the number
-    of its nodes is known: those that live tell the rest. `keeps_round`: a round of the same number
-    in the record is another one."""
+    """Return the record of a job with what is newer in this position.
+
+    Of the newest world only the number of its nodes is known: those that live tell the rest.
+    `keeps_round`: a round of the same number in the record is another one.
+    """
     if not told.told_life:
         return job
     if job is not None and job.incarnation < told.told_life and is_of_life(job, told):

@@ -1,5 +1,6 @@
-"""A job's record in a register, by which another coordinator can take the job over: the leader, and
-all that must not be forgotten or done twice. Pure data.
+"""A job's record in a register, by which another coordinator can take over. Pure data.
+
+The leader, and all that must not be forgotten or done twice.
 
 The world is not in the record, since the agents that live bring it (`handover.py`). The names of
 the nodes of a small world are, for messages about lost nodes; of any other world only nodes that
@@ -48,8 +49,10 @@ SCHEMA = 1
 
 
 class LifeLock(Struct, frozen=True, array_like=True):
-    """A lock on one byte of a file, which the kernel frees when the process that holds it has
-    ended."""
+    """A lock on one byte of a file.
+
+    The kernel frees it when the process that holds it has ended.
+    """
 
     device: int
     inode: int
@@ -105,7 +108,9 @@ class Blamed(Struct, frozen=True, array_like=True):
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
     """The fitness of machines (`fitness_state.Fitness`), besides their losses.
-    Quarantines are in seconds from when the record was made."""
+
+    Quarantines are in seconds from when the record was made.
+    """
 
     machines: dict[str, BadMachine] = field(default_factory=dict)
     holds: int = 0
@@ -119,7 +124,9 @@ class MachinesRecord(Struct, frozen=True, array_like=True):
 
 class WorldNames(Struct, frozen=True, array_like=True):
     """The ids of the nodes of the newest world, by group rank; none of a world that is not small.
-    Names of nodes mostly begin alike, and a record is written every two seconds."""
+
+    Names of nodes mostly begin alike, and a record is written every two seconds.
+    """
 
     start: str = ""
     """All of them begin with this."""
@@ -127,7 +134,7 @@ class WorldNames(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, node_ids: Sequence[str]) -> WorldNames:
-        """The names of these nodes, if they are few and short."""
+        """Return the names of these nodes, if they are few and short."""
         if not 0 < len(node_ids) <= NAMED_MAX:
             return cls()
         first, last = min(node_ids), max(node_ids)
@@ -247,8 +254,10 @@ class LeadRecord(Struct, frozen=True, array_like=True):
 
 
 def has_succeeded(job: JobState) -> list[bool]:
-    """Return whether each node of the newest world has succeeded, by group rank; also of nodes that
-    are gone since."""
+    """Return whether each node of the newest world has succeeded, by group rank.
+
+    Also of nodes that are gone since.
+    """
     return [_has_succeeded(job, entry) for entry in job.round.world]
 
 
@@ -266,20 +275,22 @@ def _bits(flags: list[bool]) -> bytes:
 
 
 def is_set(bits: bytes, index: int) -> bool:
-    """Whether this bit of a record is set."""
+    """Return whether this bit of a record is set."""
     return bool(int.from_bytes(bits, "little") >> index & 1)
 
 
 def with_bit(bits: bytes, index: int, *, is_set: bool) -> bytes:
-    """The bits of a record, with this one changed."""
+    """Return the bits of a record, with this one changed."""
     number, bit = int.from_bytes(bits, "little"), 1 << index
     number = number | bit if is_set else number & ~bit
     return number.to_bytes(max(len(bits), index // 8 + 1), "little")
 
 
 def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = "") -> JobRecord:
-    """Return the state of this job that another coordinator would need. `own_agent`: the
-    incarnation of the agent that the coordinator lives in, if any."""
+    """Return the state of this job that another coordinator would need.
+
+    `own_agent`: the incarnation of the agent that the coordinator lives in, if any.
+    """
     state = job.round
     leader_rank = _rank_of(own_agent, state.world) if own_agent else -1
     return JobRecord(
@@ -350,7 +361,10 @@ def _machines_record(known: Fitness) -> MachinesRecord:
 
 
 def _fitness_of(record: JobRecord) -> Fitness:
-    """The machines of a record. Their quarantines have yet to be dated (`fitness_state.begin`)."""
+    """Return the machines of a record.
+
+    Their quarantines have yet to be dated (`fitness_state.begin`).
+    """
     known = record.machines or MachinesRecord()
     return Fitness(
         machines={
@@ -405,8 +419,10 @@ def recorded(reason: EndReason) -> EndReason:
 
 
 def job_of(record: JobRecord, epoch: Epoch) -> JobState:
-    """The job as far as its record says, for the coordinator of this epoch: nobody has joined, and
-    nothing is known of its world."""
+    """Return the job as far as its record says, for the coordinator of this epoch.
+
+    No node has joined, and nothing is known of its world.
+    """
     if record.verdict is not None:
         ended = job_state.ended_job(record.settings, record.verdict, record.incarnation)
         ended.earlier_numbers = record.earlier
@@ -436,8 +452,10 @@ _UNPLACED = (MemberState.JOINED, MemberState.WAITING, MemberState.STANDBY)
 
 
 def is_settled(job: JobState, node_id: str, report: m.Report) -> bool:
-    """Whether another coordinator would not need this report of a node any more: what it has led to
-    is in the record, or its agent says it anew when it attaches."""
+    """Return whether another coordinator would not need this report of a node any more.
+
+    What it has led to is in the record, or its agent says it anew when it attaches.
+    """
     if job.verdict is not None:
         return True
     match report:

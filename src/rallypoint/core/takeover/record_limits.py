@@ -99,8 +99,10 @@ _TABLE = limits.Table(
 
 
 def fault_in(record: LeadRecord) -> str:
-    """Return what in this record no leader writes: the field, its value and what it needs. Empty:
-    nothing."""
+    """Return what in this record no leader writes: the field, its value and what it needs.
+
+    Empty: nothing.
+    """
     if fault := limits.fault_in(record, _TABLE, limits.MAX_SENTENCE):
         return f"record{fault}"
     if record.epoch.number > EPOCHS_MAX:
@@ -109,13 +111,13 @@ def fault_in(record: LeadRecord) -> str:
 
 
 def fault_of_job(job: JobRecord) -> str:
-    """The same in the record of a job that no register has."""
+    """Return the same in the record of a job that no register has."""
     fault = limits.fault_in(job, _TABLE, limits.MAX_SENTENCE)
     return f"record.job{fault}" if fault else _world_fault(job)
 
 
 def _world_fault(job: JobRecord) -> str:
-    """The first value that does not have the size of the newest world."""
+    """Return the first value that does not have the size of the newest world."""
     nodes = job.nodes
     if job.leader_rank >= nodes:
         return f"record.job.leader_rank = {job.leader_rank} (needs -1 to {nodes - 1})"
@@ -139,7 +141,7 @@ _MOST = {"epoch.number": EPOCHS_MAX, "job.incarnation": MAX_LIFE}
 
 
 def counts_of(record: LeadRecord) -> Counts:
-    """The counts in a record."""
+    """Return the counts in a record."""
     job, found = record.job, {"epoch.number": record.epoch.number}
     if job is None:
         return found
@@ -158,7 +160,7 @@ def counts_of(record: LeadRecord) -> Counts:
 
 
 def counts_told(told: Position) -> Counts:
-    """The counts in a position."""
+    """Return the counts in a position."""
     return {
         "epoch.number": epoch_number(told.epoch),
         "job.incarnation": told.told_life,
@@ -169,8 +171,10 @@ def counts_told(told: Position) -> Counts:
 
 
 def advance_fault(counts: Counts, known: Counts) -> str:
-    """Return the first count that is too far beyond the largest one that is known. Empty: none
-    is."""
+    """Return the first count that is too far beyond the largest one that is known.
+
+    Empty: none is.
+    """
     for name, count in counts.items():
         largest = _MOST.get(name, MAX_NUMBER)
         # Without any memory a process only sees whether there is room for more.

@@ -1,5 +1,7 @@
-"""The state of a takeover: the part of the world that a new coordinator knows so far
-(`handover.py`). Pure."""
+"""The state of a takeover (`handover.py`). Pure.
+
+The part of the world that a new coordinator knows so far.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,10 @@ class Returned(Struct, frozen=True):
 
     @property
     def claims(self) -> list[object]:
-        """The things that only one node has: its group rank, its id, its fixed rank if there are
-        such."""
+        """The things that only one node has.
+
+        Its group rank, its id, its fixed rank if there are such.
+        """
         fixed = self.candidate.node_rank
         found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
         return found if fixed < 0 else [*found, (fixed,)]
@@ -59,8 +63,11 @@ class Returned(Struct, frozen=True):
 
 
 class Predecessor(Struct, frozen=True):
-    """The node in whose agent the former leader lived, as a new leader knows it. That node is not
-    like others: nobody but its own agent could renew its lease, and only while that led."""
+    """The node in whose agent the former leader lived, as a new leader knows it.
+
+    That node is not like others: nobody but its own agent could renew its lease, and only while
+    that led.
+    """
 
     rank: int = -1
     """The node's group rank in the newest world, as the record said before this leader claimed; -1:
@@ -125,15 +132,19 @@ class Recovery(Struct):
 
     @property
     def is_of_strangers(self) -> bool:
-        """No agent is here that took part in the newest world, or was to: the record may be an old
-        one."""
+        """Whether no agent is here that took part in the newest world, or was to.
+
+        The record may be an old one.
+        """
         return not self.returned and not self.untold
 
     @property
     def may_be_outdated(self) -> bool:
-        """Whether later rounds than that of the record may have run that nobody here knows of, if
-        the record is an old one: nodes are missing, and none that is here may have workers. Then
-        the next round has another number of the job."""
+        """Whether later rounds than that of the record may have run.
+
+        If the record is an old one, no node here knows of them: nodes are missing, and none that is
+        here may have workers. Then the next round has another number of the job.
+        """
         if any(node.may_have_workers for node in self.returned.values()):
             return False
         return self.is_of_strangers or bool(missing_ranks(self))
@@ -148,8 +159,10 @@ class Recovery(Struct):
 
     @property
     def awaits(self) -> str:
-        """The nodes that are still missing, for how long they are waited for and why; empty: none
-        is. The text follows the words "waiting for"."""
+        """Return the nodes that are still missing, for how long they are waited for and why.
+
+        Empty: none is. The text follows the words "waiting for".
+        """
         if self.is_complete:
             return ""
         record = self.record
@@ -169,7 +182,7 @@ class Recovery(Struct):
         return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """The waits of the job meanwhile, in seconds; answered by `is_over`."""
+        """Note that the waits of the job meanwhile, in seconds; answered by `is_over`."""
         left_s = self.lasts_s - (NOT_STARTED_S if self._is_longer else 0.0)
         wait = Timer(TimerKind.RECOVERY, int(self._is_longer))
         wanted = {wait: 0.0 if self.is_complete else left_s}
@@ -191,7 +204,7 @@ class Recovery(Struct):
         return isinstance(event, PlacesDead | SessionLost) and self.is_complete
 
     def _is_over(self, timer: Timer) -> bool:
-        """Whether this wait has ended."""
+        """Return whether this wait has ended."""
         if timer.kind is TimerKind.FENCE:
             self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
         is_short = timer == Timer(TimerKind.RECOVERY) and self.lasts_s == NOT_STARTED_S
@@ -201,8 +214,11 @@ class Recovery(Struct):
         return timer.kind is TimerKind.RECOVERY or self.is_complete
 
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
-        """An agent attaches. Whether its session goes on: it took part in the newest world. Any
-        other agent, which has nothing to lose, begins anew."""
+        """Return whether an agent attaches.
+
+        Whether its session goes on: it took part in the newest world. Any other agent, which has
+        nothing to lose, begins anew.
+        """
         self._told_dead(hello.dead)
         record, place = self.record, hello.place
         stamp, newest = hello.claim.stamp, record.newest_round
@@ -263,7 +279,7 @@ class Recovery(Struct):
         self.dead[rank] = place
 
     def _died(self, lost: SessionLost) -> None:
-        """The guard of an agent that was here has proved that it died, and its workers with it."""
+        """Note the proof of a guard that an agent which was here died, and its workers with it."""
         rank, record = self._left.pop(lost.ref, None), self.record
         if rank is not None and rank not in self.returned:
             stamp = Stamp(record.incarnation, record.newest_round or 0)
@@ -271,7 +287,7 @@ class Recovery(Struct):
             self._is_dead(DeadPlace(stamp, rank, lost.ref.node_id, is_short))
 
     def lost(self, ref: NodeRef) -> None:
-        """An agent is gone, or comes again."""
+        """Note that an agent is gone, or comes again."""
         self.untold.pop(ref, None)
         rank = self._ranks.pop(ref, None)
         if rank is not None:
@@ -288,7 +304,7 @@ def may_run(record: JobRecord, rank: int) -> bool:
 
 
 def missing_ranks(found: Recovery) -> list[int]:
-    """The group ranks of those that are neither here nor have succeeded."""
+    """Return the group ranks of those that are neither here nor have succeeded."""
     record = found.record
     gone = (rank for rank in range(record.nodes) if rank not in found.returned)
     return [rank for rank in gone if not is_set(record.succeeded, rank)]

@@ -19,8 +19,10 @@ from rallypoint.core.takeover.recovery import Recovery
 def agent(
     job: JobState, recovery: Recovery | None, connection: int, incarnation: str
 ) -> Speaker | None:
-    """The agent of this incarnation, whose session uses this connection. None: it has none of the
-    first places. `recovery`: as of `Handover`."""
+    """Return the agent of this incarnation, whose session uses this connection.
+
+    None: it has none of the first places. `recovery`: as of `Handover`.
+    """
     if recovery is not None:
         stamp, first = _newest_recorded(recovery), _returned(recovery)
     else:
@@ -33,7 +35,7 @@ def agent(
 
 
 def candidate(connection: int, number: int) -> Speaker:
-    """The candidate that has named this number first on this connection."""
+    """Return the candidate that has named this number first on this connection."""
     return Speaker(connection, (NO_ROUND, 0, number))
 
 

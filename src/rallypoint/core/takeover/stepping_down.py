@@ -1,5 +1,4 @@
-"""When a node that leads its job gives that up by itself, so that another node may lead (section L2
-of the design). Pure.
+"""The rules by which a leader steps down so that another node may lead (section L2). Pure.
 
 * It has been unsure for a lease. No agent has had an answer for so long: all look for another
   leader, or have stopped their workers. The register can't be told.
@@ -92,7 +91,7 @@ class Deference:
         self._stamp, self.until = _newest(job), until
 
     def forget(self) -> None:
-        """The node leads again, and hears the nodes of the world that runs."""
+        """Note that the node leads again, and hears the nodes of the world that runs."""
         self._stamp = None
 
 
@@ -107,8 +106,10 @@ class SteppingDown:
         self._alone_since: float | None = None
 
     def why(self, lead: Lead, silence: Callable[[float], Silence], now: float) -> str:
-        """Half a line; empty: it leads on. To be asked every `CHECK_S`. `silence`: of nodes that
-        are silent for so many seconds."""
+        """Half a line; empty: it leads on.
+
+        To be asked every `CHECK_S`. `silence`: of nodes that are silent for so many seconds.
+        """
         job = lead.record.job
         if job is None:
             return ""

@@ -1,4 +1,5 @@
 """The position of a job's record, as a leader tells it to the nodes (section L9 of the design).
+
 Pure.
 
 A register's seal covers the job and the value, but no time: whoever may write the register's key
@@ -79,11 +80,11 @@ class Seal:
         self._key = blake2s(secret).digest() if secret else b""
 
     def sealed(self, told: Position) -> Position:
-        """The same with its digest."""
+        """Return the same with its digest."""
         return replace(told, digest=self._digest(told))
 
     def is_genuine(self, told: Position) -> bool:
-        """Whether the digest is that of this position, of this job."""
+        """Return whether the digest is that of this position, of this job."""
         return compare_digest(told.digest, self._digest(told))
 
     def _digest(self, told: Position) -> bytes:

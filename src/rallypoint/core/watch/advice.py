@@ -64,15 +64,17 @@ def behind(view: JobView) -> StalledWorker | None:
 
 
 def silent(view: JobView) -> list[NodeView]:
-    """The nodes whose agents are not heard."""
+    """Return the nodes whose agents are not heard."""
     if view.verdict is not None:
         return []  # They have left, or are about to.
     return [one for one in view.nodes if not one.is_connected or one.silent_s >= SILENT_S]
 
 
 def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
-    """At most one for each label. `kept_ranks`: those of which the last lines are kept, when the
-    job has ended."""
+    """At most one for each label.
+
+    `kept_ranks`: those of which the last lines are kept, when the job has ended.
+    """
     found = [_on_waiting(view), _on_behind(view), _on_silence(view)]
     found += [_on_failure(view, kept_ranks), _on_held_back(view), _on_unknown_steps(view)]
     found.append(_on_logs(view))
@@ -94,7 +96,7 @@ def advice_after_the_end(
 
 
 def is_about_routes(text: str) -> bool:
-    """Whether a round or a job ended so because nodes could not connect to each other."""
+    """Return whether a round or a job ended so because nodes could not connect to each other."""
     return "round store" in text and "reach" in text
 
 
@@ -201,7 +203,7 @@ def _on_held_back(view: JobView) -> Advice | None:
 
 
 def _on_unknown_steps(view: JobView) -> Advice | None:
-    """A job that stands still can't be told from one that runs."""
+    """Return a job that stands still can't be told from one that runs."""
     ran_s = sum(part.seconds for part in view.goodput.parts if part.spent.startswith("running,"))
     if view.verdict is not None or view.goodput.useful_s is not None or view.state != "running":
         return None

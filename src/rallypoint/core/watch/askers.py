@@ -1,5 +1,6 @@
-"""A person who reads what workers do, or wants something of a job, leaves an event: it names the
-host and the version. Pure.
+"""The event that a person leaves who reads what workers do, or requests something. Pure.
+
+It names the host and the version.
 
 A loop that asks again and again must not fill the history. So the same command from one host has
 one event a minute, and the next such event says how often it was used in between.
@@ -42,8 +43,10 @@ class _Use(Struct):
 
 
 class Askers:
-    """The questions of people about one job. Times are seconds of any one clock that does not go
-    back."""
+    """The questions of people about one job.
+
+    Times are seconds of any one clock that does not go back.
+    """
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, str], _Use] = {}
@@ -52,8 +55,10 @@ class Askers:
         """The number of uses without an event that `_uses` does not count."""
 
     def asked(self, question: Ask, peer: str, version: int, at: float) -> Record | None:
-        """Return the event about this question, if there is to be one. `peer`: the address and the
-        port. `version`: the session protocol, which is shown if the question tells no release.
+        """Return the event about this question, if there is to be one.
+
+        `peer`: the address and the port. `version`: the session protocol, which is shown if the
+        question tells no release.
         """
         host = peer.rpartition(":")[0]
         if not (command := _command(question)) or not self._is_told((command, host), at):
@@ -74,7 +79,7 @@ class Askers:
         )
 
     def _is_told(self, key: tuple[str, str], at: float) -> bool:
-        """Whether this use has an event. If not, it is counted."""
+        """Return whether this use has an event. If not, it is counted."""
         if (use := self._uses.get(key)) is not None:
             is_due = at >= use.told_at + WINDOW_S
             use.more += not is_due
@@ -90,7 +95,7 @@ class Askers:
 
 
 def _node(question: Ask) -> str:
-    """The node that is to leave, to be excluded or to be allowed."""
+    """Return the node that is to leave, to be excluded or to be allowed."""
     return question.node if question.subject in _OF_NODE else ""
 
 

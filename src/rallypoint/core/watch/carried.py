@@ -1,4 +1,5 @@
 """The part of a job's history that outlives its coordinator: sums that a takeover must not reset.
+
 Pure data, of bounded size, a part of the job's record (`takeover/record.py`).
 
 It is the only thing in a record that is dated by the wall clock: nothing is decided by it, it is

@@ -21,7 +21,9 @@ def carried(
     account: Goodput, at: float, wall_at: float, rounds: int, newest: CarriedRound | None
 ) -> Carried:
     """Return the history for the next coordinator: what the job does now, the cause, and all sums.
-    `wall_at`: the same moment in Unix seconds. `newest`: the round that runs, if one does."""
+
+    `wall_at`: the same moment in Unix seconds. `newest`: the round that runs, if one does.
+    """
     sums = goodput.spent(account, at).items()
     largest = sorted(sums, key=lambda part: -part[1])[:PARTS_MAX]
     return Carried(
@@ -41,13 +43,15 @@ def carried(
 
 
 def gap_s(before: Carried, wall_at: float) -> float:
-    """How long ago the coordinator before told this, at most a day: clocks may differ."""
+    """Return how long ago the coordinator before told this, at most a day: clocks may differ."""
     return min(max(wall_at - before.at, 0.0), MAX_WAIT_S)
 
 
 def carry_on(account: Goodput, before: Carried, ago_s: float, running: int = -1) -> None:
-    """Go on with an account of another coordinator, which was last seen so long ago: that time was
-    spent as what was done then. `running`: the round that runs; -1: none does."""
+    """Continue the account of another coordinator, which was last seen so long ago.
+
+    That time was spent as what was done then. `running`: the round that runs; -1: none does.
+    """
     for kind, cause, seconds in before.parts:
         if kind in _BY_NAME:
             key = (_BY_NAME[kind], cause)

@@ -1,4 +1,5 @@
 """The answer that a coordinator collects from nodes for one person who asks for a job's workers.
+
 Pure: the host (`coordinator/gathering.py`) keeps the connections, which are numbers here, and one
 timer. Times are seconds on its monotonic clock.
 
@@ -147,8 +148,10 @@ class JobEnded(Struct, frozen=True):
 
 
 class LookAround(Struct, frozen=True):
-    """Look at each node of the newest world (`NodeSeen`), in as many turns of the loop as that
-    takes, and say when that is done (`AllSeen`)."""
+    """Look at each node of the newest world (`NodeSeen`).
+
+    In as many turns of the loop as that takes; say when that is done (`AllSeen`).
+    """
 
 
 class Pass(Struct, frozen=True):
@@ -172,8 +175,11 @@ CollectionEffect = LookAround | SendTo | Pass | Finish | CutOff
 
 
 def refusal(job: JobState, question: Ask, others: int, *, has_formed: bool, is_known: bool) -> str:
-    """Why nothing can be collected; empty: it can. `others`: so many people ask already.
-    `has_formed`: the job has had a round. `is_known`: people were told of its end."""
+    """Return why nothing can be collected; empty: it can.
+
+    `others`: so many people ask already. `has_formed`: the job has had a round. `is_known`: people
+    were told of its end.
+    """
     if others >= ASKERS_MAX:
         return f"{ASKERS_MAX} others ask for the workers of this job just now"
     if job.verdict is not None:
@@ -196,12 +202,12 @@ def refusal(job: JobState, question: Ask, others: int, *, has_formed: bool, is_k
 
 
 def newest_round(job: JobState) -> int:
-    """The newest round that had workers."""
+    """Return the newest round that had workers."""
     return next((place.round for place in job.assigned.values()), 0)
 
 
 def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
-    """The workers of this node; None: it is not in the newest world. O(1)."""
+    """Return the workers of this node; None: it is not in the newest world. O(1)."""
     place, world = job.assigned.get(node_id), job.round.world
     if place is None or place.group_rank >= len(world):
         return None
@@ -212,14 +218,16 @@ def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
 
 
 def begin(number: int, job: JobState, question: Ask, at: float) -> Collection:
-    """A question that was not refused; what was read counts only of this life of the job."""
+    """Return a question that was not refused; what was read counts only of this life of the job."""
     read = question.read if question.incarnation == job.incarnation else ()
     return Collection(number, question, newest_round(job), at, HowFar(read))
 
 
 def step(state: Collection, event: CollectionEvent, at: float) -> list[CollectionEffect]:
-    """Apply one event, which has come at this time, and return what is to be done. O(1), but for
-    the passing of time and the end: O(number of nodes)."""
+    """Apply one event, which has come at this time, and return what is to be done.
+
+    O(1), but for the passing of time and the end: O(number of nodes).
+    """
     if state.is_over:
         return []
     effects: list[CollectionEffect] = []
@@ -348,8 +356,10 @@ def _is_stalled(state: Collection, at: float) -> bool:
 
 
 def _give_up_waiting(state: Collection, at: float) -> list[CollectionEffect]:
-    """Withdraw the question from nodes that owe something for too long; after the job's end from
-    all."""
+    """Withdraw the question from nodes that owe something for too long.
+
+    After the job's end from all.
+    """
     is_late = state.ends_at is not None and at > state.ends_at
     found = [n for n in state.parts if is_late or _is_overdue(state, n, at)]
     for connection in found:

@@ -1,5 +1,6 @@
-"""The messages by which a coordinator collects from nodes what a person has asked for, a piece at a
-time. Pure data.
+"""The messages by which a coordinator collects an answer from nodes. Pure data.
+
+What a person has asked for comes a piece at a time.
 
 The coordinator sends `Collect` to each node that is meant. A node says with an empty `Collected`
 that it has something, and sends one piece of it for each `CollectMore`. So nobody holds more than a
@@ -94,7 +95,7 @@ class RankTold(Struct, frozen=True):
 
 
 def of_rank(rank: int, told: WorkerAnswer) -> RankTold:
-    """The same, of this worker."""
+    """Return the same, of this worker."""
     detail, stream, at = told.detail, told.stream, told.wall_time
     return RankTold(rank, detail, stream, at, told.left_out, told.is_kept, told.next)
 

@@ -20,8 +20,11 @@ _PLURALS = {"joined": "joined", "was lost": "were lost", "is leaving": "are leav
 
 
 def fold_entries(entries: Iterable[HistoryEntry]) -> list[HistoryEntry]:
-    """The events in their order. Equal ones of several nodes, with nothing between them, are one:
-    that has the number and the time of the first, and no node."""
+    """Return the events in their order.
+
+    Equal ones of several nodes, with nothing between them, are one: that has the number and the
+    time of the first, and no node.
+    """
     found: list[HistoryEntry] = []
     together: list[tuple[HistoryEntry, str]] = []
     for entry in entries:
@@ -37,7 +40,7 @@ def fold_entries(entries: Iterable[HistoryEntry]) -> list[HistoryEntry]:
 
 
 def may_be_one_of_several(entry: HistoryEntry) -> bool:
-    """Whether equal events of other nodes may follow at once."""
+    """Return whether equal events of other nodes may follow at once."""
     return bool(_parts(entry)[0])
 
 
@@ -58,6 +61,6 @@ def _one(together: list[tuple[HistoryEntry, str]]) -> HistoryEntry:
 
 
 def _parts(entry: HistoryEntry) -> tuple[str, str, str]:
-    """The node, what it did, and why; empty for an event of another kind."""
+    """Return the node, what it did, and why; empty for an event of another kind."""
     found = _OF_A_NODE.fullmatch(entry.text)
     return ("", "", "") if found is None else (found["node"], found["deed"], found["why"] or "")

@@ -123,8 +123,10 @@ class Goodput(Struct):
 
 
 def spending_of(job: JobState) -> Spending | None:
-    """Return the kind of time that the job's own state tells; `SPAWN` for all that happens once the
-    workers of a round may start. None: the job has ended."""
+    """Return the kind of time that the job's own state tells. None: the job has ended.
+
+    `SPAWN` for all that happens once the workers of a round may start.
+    """
     state = job.round
     if job.verdict is not None:
         return None
@@ -158,8 +160,11 @@ def pass_time(account: Goodput, at: float) -> None:
 
 
 def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> None:
-    """A round has its nodes; called before `noted`. Folds what was before its way to here.
-    `furthest`: the largest step that the job is known to have done."""
+    """Note that a round has its nodes; called before `noted`.
+
+    Folds what was before its way to here. `furthest`: the largest step that the job is known to
+    have done.
+    """
     _enter(account, account.now, at)
     account.furthest = max(account.furthest, furthest)
     before = account.steps
@@ -173,7 +178,7 @@ def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> 
 
 
 def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> None:
-    """The newest round has ended for this reason; called before `noted`."""
+    """Note that the newest round has ended for this reason; called before `noted`."""
     _enter(account, account.now, at)
     _settle(account, at)
     steps = account.steps
@@ -190,15 +195,17 @@ def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> N
 
 
 def taken_over(account: Goodput, reason: EndReason) -> None:
-    """The last round had ended for this reason when another coordinator led the job."""
+    """Note that the last round had ended for this reason when another coordinator led."""
     if account.cause == FIRST_ROUND:
         account.cause = str(reason.kind.value)
         account.faults += not reason.kind.is_planned
 
 
 def judged(account: Goodput, kind: EndKind) -> None:
-    """The newest round that has ended did so for another reason than it had seemed; called before
-    the next one is `formed`."""
+    """Note that the newest round that has ended did so for another reason than it had seemed.
+
+    Called before the next one is `formed`.
+    """
     before, account.cause = account.cause, str(kind.value)
     if before in (HANG_CAUSE, account.cause):
         account.cause = before
@@ -211,15 +218,17 @@ def judged(account: Goodput, kind: EndKind) -> None:
 
 
 def over(account: Goodput, at: float, *, has_succeeded: bool) -> None:
-    """The job ends; called before `noted`. Its workers may do something else after the last step
-    that they tell of, if they succeed."""
+    """Note that the job ends; called before `noted`.
+
+    Its workers may do something else after the last step that they tell of, if they succeed.
+    """
     _enter(account, account.now, at)
     _settle(account, at, is_at_work=has_succeeded)
     account.steps.over_at = account.steps.over_at or at  # It does no more steps again.
 
 
 def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> None:
-    """A node of the newest round has told this, perhaps only when it had ended. O(1)."""
+    """Note the report of a node of the newest round, perhaps after its end. O(1)."""
     if account.now is None:
         return
     _enter(account, account.now, at)
@@ -245,7 +254,7 @@ def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> N
 
 
 def reached(account: Goodput, step: int, at: float) -> None:
-    """The newest round was at this step when it ended, as its end tells. O(1)."""
+    """Note the step of the newest round when it ended, as its end tells. O(1)."""
     if account.now is not None and step > max(account.steps.step, account.furthest):
         _enter(account, account.now, at)
         account.steps.leader = ""
@@ -253,7 +262,10 @@ def reached(account: Goodput, step: int, at: float) -> None:
 
 
 def _advanced(account: Goodput, step: int, first_at: float, told_at: float) -> None:
-    """A larger step than before, done at `told_at`; the first one at `first_at`, if it is one."""
+    """Note a larger step than before, done at `told_at`.
+
+    The first one at `first_at`, if it is one.
+    """
     steps, until = account.steps, account.until
     before, last_at = steps.furthest_before, steps.advanced_at
     kind = Spending.REDONE if step <= before else Spending.STEPS
@@ -281,8 +293,10 @@ def _count_anew(account: Goodput, at: float) -> None:
 
 
 def spent(account: Goodput, at: float) -> Sums:
-    """Seconds by kind and cause, up to now; those of the newest round as if it ended now. They add
-    up to the wall time."""
+    """Seconds by kind and cause, up to now; those of the newest round as if it ended now.
+
+    They add up to the wall time.
+    """
     found = dict(account.folded)
     if account.now is None:
         segments = account.segments
@@ -317,7 +331,7 @@ def of_round(account: Goodput) -> dict[Spending, float]:
 
 
 def wall_s(account: Goodput, at: float) -> float:
-    """How long the job has lasted, or did."""
+    """Return how long the job has lasted, or did."""
     return (account.until if account.now is None else max(at, account.until)) - account.begun_at
 
 
@@ -394,8 +408,10 @@ def _cause(account: Goodput, spending: Spending) -> str:
 
 
 def _since(account: Goodput, over_at: float | None) -> list[Segment]:
-    """Return the segments after the workers of the newest round had stopped: the way to the next
-    one."""
+    """Return the segments after the workers of the newest round had stopped.
+
+    The way to the next one.
+    """
     way: list[Segment] = []
     for segment in reversed(account.segments):
         is_on_it = segment.spending in (Spending.WAITING, Spending.PAUSED)

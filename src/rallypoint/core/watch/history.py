@@ -1,5 +1,6 @@
-"""The history of one job, as its coordinator has it: what happened, round by round, and where the
-time went. Pure; bounded in memory.
+"""The history of one job, as its coordinator has it. Pure; bounded in memory.
+
+What happened, round by round, and where the time went.
 
 It is told of every record of an event (`event_kinds.py`), of what nodes say of their workers, and
 looks at the job's state after everything that happens. The views of `job_view.py`, the file of
@@ -104,8 +105,10 @@ class JobHistory:
         wall_time: Callable[[float], float],
         number: int = 0,
     ) -> None:
-        """`wall_time` dates a time of the host for people. `number`: larger than those
-        of the events that the coordinators before may have told of."""
+        """`wall_time` dates a time of the host for people.
+
+        `number`: larger than those of the events that the coordinators before may have told of.
+        """
         self.account = Goodput(at, at)
         self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
         self.rounds: deque[RoundRecord] = deque(maxlen=ROUNDS_SHOWN + 1)
@@ -159,8 +162,10 @@ class JobHistory:
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
     def take_over(self, newest: int, at: float, *, is_active: bool) -> None:
-        """Another coordinator had led the job, and formed this round last; -1: none. `is_active`:
-        it may still run."""
+        """Another coordinator had led the job, and formed this round last; -1: none.
+
+        `is_active`: it may still run.
+        """
         now, seen = self._wall_time(at), self._seen
         self.known_since, seen.before = now, newest
         if newest < 0:
@@ -184,7 +189,7 @@ class JobHistory:
     def told_again(
         self, job: JobState, node_id: str, told: Sequence[ReportedRound], at: float
     ) -> None:
-        """A node tells of its last rounds. Nothing is decided by it."""
+        """Note what a node tells of its last rounds. Nothing is decided by it."""
         before = [
             one
             for one in told
@@ -230,8 +235,10 @@ class JobHistory:
     def progressed(
         self, job: JobState, node_id: str, progress: NodeProgress, at: float
     ) -> Record | None:
-        """A node of the newest round has said this, perhaps only when that had ended. O(1).
-        Returns what a person should know of it."""
+        """Note that a node of the newest round has said this, perhaps only when that had ended.
+
+        O(1). Returns what a person should know of it.
+        """
         named = progress.stamp
         if named.incarnation != job.incarnation or named.round != self._seen.newest:
             return None
@@ -257,9 +264,12 @@ class JobHistory:
         return PATTERN_UNMATCHED(progress.unmatched, node_id=node_id)
 
     def ended_rounds(self, at: float, still_stopping: Collection[str]) -> list[RoundRecord]:
-        """Return the rounds that have ended, the newest last. What is known of the newest one while
-        nodes stop its workers counts for it, and the time that this has taken up to now.
-        `still_stopping`: the nodes that are here and have not stopped theirs. O(nodes)."""
+        """Return the rounds that have ended, the newest last.
+
+        What is known of the newest one while nodes stop its workers counts for it, and the time
+        that this has taken up to now. `still_stopping`: the nodes that are here and have not
+        stopped theirs. O(nodes).
+        """
         ended, seen = [one for one in self.rounds if one.ended is not None], self._seen
         if ended and seen.newest == ended[-1].round != seen.closed:
             newest = ended[-1] = replace(ended[-1], slowest=dict(ended[-1].slowest))
@@ -346,7 +356,7 @@ class JobHistory:
         self._close()
 
     def _close(self) -> None:
-        """The newest round is over, and all is known of it; after a takeover, once it was told."""
+        """Close the newest round, of which all is known; after a takeover, once it was told."""
         newest, seen = self.rounds[-1], self._seen
         if seen.closed != newest.round and newest.why:
             seen.closed = newest.round

@@ -1,5 +1,6 @@
-"""The lines of a file of `--history`: what is written of a job while it runs, and what is read of
-that later. Pure.
+"""The lines of a file of `--history`. Pure.
+
+What is written of a job while it runs, and what is read of that later.
 
 Each line is one object of JSON, with its `kind`:
 
@@ -74,7 +75,7 @@ def as_object(line: HistoryLine) -> dict[str, Any]:
 
 
 def compact(view: JobView, at: float) -> StatusLine:
-    """The status that is written: rounds have lines of their own, once they are over."""
+    """Return the status that is written: rounds have lines of their own, once they are over."""
     left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
     nodes = view.nodes[:NODES_WRITTEN]
     ending = view.past[-1:] if view.state == "stopping" else ()
@@ -99,8 +100,11 @@ class NoHistoryError(ValueError):
 
 
 def read(lines: Sequence[bytes]) -> Recorded:
-    """The lines of a file, each without its line feed. The last one may be cut, as may one that a
-    coordinator wrote last before another one went on. Raises NoHistoryError."""
+    """Return the lines of a file, each without its line feed.
+
+    The last one may be cut, as may one that a coordinator wrote last before another one went on.
+    Raises NoHistoryError.
+    """
     found, cut, why = Recorded(), 0, ""
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -138,8 +142,10 @@ def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) ->
 
 
 def _add(rounds: list[RoundRecord], past: RoundRecord) -> None:
-    """A round that had just ended at a takeover may be told by both coordinators: the first has
-    seen it."""
+    """Add a round that may be told twice.
+
+    One that had just ended at a takeover may be told by both coordinators: the first has seen it.
+    """
     if not rounds or rounds[-1].round != past.round:
         rounds.append(past)
 

@@ -1,4 +1,5 @@
 """The view of a job that a person is shown: one value, made from the job's state and its history.
+
 Pure.
 
 It is sent as JSON, and printed as such by `--json`: the meaning of a field does not change within
@@ -71,7 +72,7 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     cant_log: str = ""
     """Why a log file of its workers can't be written."""
     in_phase: str = ""
-    """What one of its workers does for longer than a step, as the script names it."""
+    """The phase of one of its workers, which takes longer than a step, as the script names it."""
 
 
 class HowItEnded(Struct, frozen=True):
@@ -158,7 +159,7 @@ class JobLine(Struct, frozen=True):
 
 
 def job_line(view: JobView) -> JobLine:
-    """The job of this view in one line."""
+    """Return the job of this view in one line."""
     useful, wall_s = view.goodput.useful_s, view.goodput.wall_s
     return JobLine(
         view.job,
@@ -256,8 +257,11 @@ def _ends_in_s(job: JobState, at: float) -> float | None:
 
 
 def _past(job: JobState, history: JobHistory, at: float) -> tuple[RoundRecord, ...]:
-    """The last rounds that have ended. The cause of the newest one may be known before all nodes
-    have stopped its workers, and it is judged."""
+    """Return the last rounds that have ended.
+
+    The cause of the newest one may be known before all nodes have stopped its workers, and it is
+    judged.
+    """
     past = history.ended_rounds(at, _in_state(job, MemberState.STOPPING))[-ROUNDS_SHOWN:]
     if past and past[-1].cause is None and past[-1].round == job.round.round - 1:
         cause = first_cause(presumed_cause(job))
@@ -270,7 +274,7 @@ def _how_it_ended(verdict: Verdict) -> HowItEnded:
 
 
 def goodput_view(history: JobHistory, at: float) -> GoodputView:
-    """Where the time went up to now, or to the job's end."""
+    """Return where the time went up to now, or to the job's end."""
     account = history.account
     sums = goodput.spent(account, at)
     parts = sorted(sums.items(), key=lambda part: -part[1])
@@ -381,7 +385,7 @@ def _state(job: JobState, history: JobHistory) -> str:
 
 
 def _stuck_s(history: JobHistory, at: float) -> float | None:
-    """How long no worker has made progress, if that is much longer than steps take."""
+    """Return how long no worker has made progress, if that is much longer than steps take."""
     steps, rate = history.account.steps, history.steps_per_s
     if history.account.now not in (Spending.STEPS, Spending.REDONE) or steps.advanced_at is None:
         return None

@@ -101,7 +101,7 @@ class KeptDir(Struct, frozen=True):
 
 
 def directory_name(run_id: str, incarnation: int) -> str:
-    """The same on all nodes of this life of the job."""
+    """Return the same on all nodes of this life of the job."""
     short = _short_id(f"{incarnation}\0{run_id}")
     try:
         began = datetime.fromtimestamp(incarnation / 1000, UTC)
@@ -112,7 +112,7 @@ def directory_name(run_id: str, incarnation: int) -> str:
 
 
 def node_file(node: str) -> str:
-    """The name of the file of this node."""
+    """Return the name of the file of this node."""
     name = _plain_name(node)
     if name != node or len(name) > _NAME_MAX:
         name = f"{name[:_NAME_MAX]}-{_short_id(node)}"
@@ -120,18 +120,20 @@ def node_file(node: str) -> str:
 
 
 def _plain_name(text: str, also: str = "") -> str:
-    """The text with an underscore for each character that a name of a file should not have."""
+    """Return the text with an underscore for each character unfit for a name of a file."""
     return "".join(each if each in _PLAIN or each in also else "_" for each in text) or "_"
 
 
 def _short_id(text: str) -> str:
-    """Eight characters that differ for texts that differ. Not of OpenSSL: its first digest would
-    cost an agent a fifth of a megabyte."""
+    """Eight characters that differ for texts that differ.
+
+    Not of OpenSSL: its first digest would cost an agent a fifth of a megabyte.
+    """
     return blake2s(text.encode(errors="surrogateescape"), digest_size=4).hexdigest()
 
 
 def is_kept_name(name: str) -> bool:
-    """Whether a directory of this name may be one that was made for a job."""
+    """Return whether a directory of this name may be one that was made for a job."""
     run_id, *numbers = name.rsplit("-", 3)
     *moment, short_id = numbers or [""]
     return (
@@ -144,7 +146,7 @@ def is_kept_name(name: str) -> bool:
 
 
 def is_kept_file(name: str) -> bool:
-    """Whether a file of this name in such a directory is ours."""
+    """Return whether a file of this name in such a directory is ours."""
     name = name.removesuffix(".new")
     if name == HISTORY:
         return True
@@ -155,8 +157,10 @@ def is_kept_file(name: str) -> bool:
 def to_remove(
     found: Sequence[KeptDir], own: str, jobs_max: int = JOBS_MAX, bytes_max: int = BYTES_MAX
 ) -> list[str]:
-    """Choose the directories to remove so that the rest is within the bounds: the oldest, and never
-    `own`."""
+    """Choose the directories to remove so that the rest is within the bounds.
+
+    The oldest, and never `own`.
+    """
     gone, size = [], 0
     newest_first = sorted(found, key=lambda one: (one.name == own, one.newest), reverse=True)
     for number, one in enumerate(newest_first, 1):
@@ -173,8 +177,10 @@ def room_of(nodes: int) -> int:
 
 
 def fitted(note: NodeNote, room: int) -> NodeNote:
-    """The same with as much of the newest output as there is room for: each rank has an equal
-    share, and of a cause that is long the end is kept."""
+    """Return the same with as much of the newest output as there is room for.
+
+    Each rank has an equal share, and of a cause that is long the end is kept.
+    """
     cause = note.cause
     if cause is not None:
         most = min(_DETAIL_CHARACTERS, room // 4)
@@ -197,22 +203,24 @@ def fitted(note: NodeNote, room: int) -> NodeNote:
 
 
 def is_meant(note: NodeNote, job: str | None, endpoint: str | None) -> bool:
-    """Whether a person means this job, who names it so. None: they do not say."""
+    """Return whether a person means this job, who names it so. None: they do not say."""
     if job is not None and note.job != job:
         return False
     return endpoint is None or any(_is_same(one, endpoint) for one in note.endpoints)
 
 
 def is_logged_in(note: NodeNote, path: str) -> bool:
-    """Whether the log files of this job are in this directory."""
+    """Return whether the log files of this job are in this directory."""
     if not note.log_dir:
         return False
     return path == note.log_dir or path.startswith(f"{note.log_dir.rstrip('/')}/{note.job}")
 
 
 def cut_history(data: bytes, most: int = HISTORY_BYTES) -> bytes:
-    """The lines of a file of a history: the header, and the newest of the others, in half of the
-    room."""
+    """Return the lines of a file of a history that fit into half of the room.
+
+    The header, and the newest of the others.
+    """
     if len(data) <= most:
         return data
     head, _, rest = data.partition(b"\n")
@@ -231,7 +239,9 @@ def _is_same(one: str, other: str) -> bool:
 
 def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list[str]:
     """How the parts of these nodes ended, the worst first; nodes that ended alike are one line.
-    `living`: nodes whose agents run."""
+
+    `living`: nodes whose agents run.
+    """
     alike: dict[tuple[int, int], list[NodeNote]] = {}
     for note in notes:
         how = (1, 0) if note.node in living else (0, 0)

@@ -51,8 +51,10 @@ def fold_lines(lines: Iterable[WorkerLine]) -> list[LineGroup]:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of what a worker wrote: without colours, of those that it drew anew the last state,
-    and without empty ones."""
+    """Return the lines of what a worker wrote, without colours and without empty ones.
+
+    Of those that it drew anew the last state.
+    """
     found = []
     for line in _ESCAPES.sub("", text).split("\n"):
         states = [state for state in line.split("\r") if state.strip()]
@@ -62,5 +64,5 @@ def lines_of(text: str) -> list[str]:
 
 
 def log_lines(groups: Iterable[LineGroup]) -> list[str]:
-    """Each behind the ranks that wrote it: `[0-63] epoch 3 done`."""
+    """Return each behind the ranks that wrote it: `[0-63] epoch 3 done`."""
     return [f"[{brief_ranks(group.ranks)}] {group.text}" for group in groups]

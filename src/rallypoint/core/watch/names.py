@@ -16,8 +16,11 @@ def fold_names(node_ids: Iterable[str]) -> str:
 
 
 def fold_words(node_ids: Iterable[str], ranges_max: int | None = None) -> list[tuple[str, int]]:
-    """The words of `fold_names`, and the number of names that each stands for. `ranges_max`: the
-    most numbers and ranges of numbers in one word; the rest is left out, and not counted."""
+    """Return the words of `fold_names`, and the number of names that each stands for.
+
+    `ranges_max`: the most numbers and ranges of numbers in one word; the rest is left out, and not
+    counted.
+    """
     stems: dict[str, list[tuple[int, str]]] = {}
     others: list[str] = []
     for node_id in node_ids:
@@ -39,7 +42,7 @@ def fold_words(node_ids: Iterable[str], ranges_max: int | None = None) -> list[t
 
 
 def _ranges(numbers: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
-    """Each number and range, and how many numbers it has."""
+    """Return each number and range, and how many numbers it has."""
     found: list[list[tuple[int, str]]] = []
     for number in numbers:
         if found and number[0] == found[-1][-1][0] + 1:
@@ -52,8 +55,10 @@ def _ranges(numbers: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
 
 
 def gaps_in_names(node_ids: Iterable[str]) -> list[str]:
-    """The numbers that are left out where all names are one word and a number: `n1, n3` lack `n2`.
-    O(number of names)."""
+    """Return the numbers that are left out where all names are one word and a number.
+
+    `n1, n3` lack `n2`. O(number of names).
+    """
     numbers: dict[int, str] = {}
     stem = None
     for node_id in node_ids:

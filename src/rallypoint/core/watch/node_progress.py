@@ -1,5 +1,7 @@
-"""How far the workers of one node are: what its heartbeats tell, so that the coordinator knows of
-the whole job. Pure data, of constant size."""
+"""The progress of one node's workers, as its heartbeats tell it. Pure data, of constant size.
+
+So the coordinator knows of the whole job.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ from rallypoint.core.round_record import PHASES
 
 
 class NodeProgress(Struct, frozen=True, array_like=True):
-    """The workers of one node in its newest round, at the time of sending. Times are seconds; None:
-    not yet, or not known."""
+    """The workers of one node in its newest round, at the time of sending.
+
+    Times are seconds; None: not yet, or not known.
+    """
 
     stamp: Stamp
     running_s: float | None = None
@@ -50,7 +54,7 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     """How long that may go on, if `--hang-timeout` says so: meanwhile others may wait for it."""
 
     def later(self, seconds: float) -> NodeProgress:
-        """The same, so many seconds after it was said."""
+        """Return the same, so many seconds after it was said."""
         return replace(
             self,
             running_s=_plus(self.running_s, seconds),

@@ -1,5 +1,6 @@
-"""The questions that a person may ask a job's coordinator, on a connection of their own: `Ask`
-instead of `Attach`, answered by `Answer`s. Pure data.
+"""The questions that a person may ask a job's coordinator. Pure data.
+
+On a connection of their own: `Ask` instead of `Attach`, answered by `Answer`s.
 
 An answer is one or several values of JSON, cut into pieces that fit into a frame: what people and
 their programs read changes more often than what nodes say to each other, and is read by
@@ -113,8 +114,10 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     then is not done twice. None: it is made for the first time."""
 
     def means(self, node_id: str, first: int, workers: int) -> bool:
-        """Whether the question is about the workers of this node, the rank of the first of which is
-        `first`."""
+        """Return whether the question is about the workers of this node.
+
+        `first` is the rank of the first of them.
+        """
         last = first + workers - 1
         named = any(wanted.first <= last and wanted.last >= first for wanted in self.ranks)
         return named or node_id in self.nodes or not (self.ranks or self.nodes)

@@ -46,8 +46,10 @@ class Segment(Struct):
 def relabelled(
     segments: list[Segment], known: Segment, only: Collection[Spending]
 ) -> list[Segment]:
-    """The same time, of which that of `known` was spent so, where it was taken for one of
-    `only`."""
+    """Return the same time with another kind for a part.
+
+    That of `known` was spent so, where it was taken for one of `only`.
+    """
     cut: list[Segment] = []
     for segment in segments:
         first, last = max(segment.begin, known.begin), min(segment.end, known.end)

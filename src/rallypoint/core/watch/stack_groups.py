@@ -1,5 +1,7 @@
-"""Stacks of many workers in few words: equal ones are one group, whatever their addresses and
-process ids. Pure."""
+"""Stacks of many workers in few words. Pure.
+
+Equal ones are one group, whatever their addresses and process ids.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,10 @@ class StackGroup(Struct, frozen=True):
 
 
 def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
-    """Group the workers with equal stacks, by rank what its agent has told. The smallest group
-    comes first, of equal ones that with the lowest rank."""
+    """Group the workers with equal stacks, by rank what its agent has told.
+
+    The smallest group comes first, of equal ones that with the lowest rank.
+    """
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, text in sorted(stacks.items()):
         groups.setdefault(_key(text), []).append(rank)
@@ -48,8 +52,10 @@ def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
 
 
 def threads_of(text: str) -> tuple[Thread, ...]:
-    """Return the threads in a text that Python's faulthandler writes, or in one line of another
-    kind."""
+    """Return the threads in a text that Python's faulthandler writes.
+
+    Or in one line of another kind.
+    """
     threads: list[Thread] = []
     for block in reversed(_blocks(text)):
         head = _HEAD.fullmatch(block[0])
@@ -62,8 +68,11 @@ def threads_of(text: str) -> tuple[Thread, ...]:
 
 
 def _key(text: str) -> tuple[str, ...]:
-    """Equal for stacks that mean the same. The order of the threads but the last one, which is the
-    main thread, is that in which they happen to be found."""
+    """Equal for stacks that mean the same.
+
+    The order of the threads but the last one, which is the main thread, is that in which they
+    happen to be found.
+    """
     blocks = ["\n".join(block) for block in _blocks(_NUMBERS.sub("#", text))]
     return (*sorted(blocks[:-1]), *blocks[-1:])
 

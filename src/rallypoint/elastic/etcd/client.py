@@ -19,16 +19,19 @@ from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import FIELDS, read_etcd
 
 _IDLE = 4
-"""So many connections are kept while nobody uses them."""
+"""The number of connections that are kept while nobody uses them."""
 
 
 class EtcdClient:
     """The members of an etcd of version 3.4 or later. For any thread, and after a fork."""
 
     def __init__(self, endpoints: str, **options: str) -> None:
-        """`endpoints`: HOST[:PORT] of the members, with commas. `options` are spelt as the keys of
-        `--rdzv-conf` (docs/coordinator.md): `protocol`, `cacert`, `cert`, `key`, `user`, `password`
-        or `password_file`, and `etcd_prefix`. Does no I/O. Raises ParameterError."""
+        """`endpoints`: HOST[:PORT] of the members, with commas.
+
+        `options` are spelt as the keys of `--rdzv-conf` (docs/coordinator.md): `protocol`,
+        `cacert`, `cert`, `key`, `user`, `password` or `password_file`, and `etcd_prefix`. Does no
+        I/O. Raises ParameterError.
+        """
         unknown = sorted(options.keys() - FIELDS)
         if unknown:
             raise ParameterError(
@@ -47,7 +50,7 @@ class EtcdClient:
 
     @contextmanager
     def gateway(self) -> Iterator[Gateway]:
-        """A connection for this thread alone, for as long as it needs it."""
+        """Yield a connection for this thread alone, for as long as it needs it."""
         if self._pid != os.getpid():  # Those of the parent process are its own.
             self._idle, self._pid = deque(maxlen=_IDLE), os.getpid()
         try:
@@ -62,10 +65,12 @@ class EtcdClient:
         self._idle.append(gateway)
 
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer of etcd's JSON gateway, of any member: `call("/v3/kv/range", {...})`. Blocks
-        for 5 s at most. It may be executed twice, or without an answer.
+        """Return the answer of etcd's JSON gateway, of any member: `call("/v3/kv/range", {...})`.
+
+        Blocks for 5 s at most. It may be executed twice, or without an answer.
 
         Raises RendezvousConnectionError, AccessError for a user that etcd refuses, and
-        ParameterError if nothing there is an etcd."""
+        ParameterError if nothing there is an etcd.
+        """
         with self.gateway() as gateway:
             return gateway.call(path, body)

@@ -17,15 +17,17 @@ from rallypoint.register.etcd.gateway import encoded
 TTL_S = 7200
 """Torch's."""
 KEPT_ALIVE = 3
-"""So often in a ttl."""
+"""The number of renewals in a ttl."""
 
 
 class CommonLease:
     """For any thread. It does nothing by itself: it is kept alive when it is asked for."""
 
     def __init__(self, client: EtcdClient, key: str, ttl: float | None = None) -> None:
-        """`ttl`: seconds; None: two hours. That of the node that comes first is used by all. Does
-        no I/O. Raises ParameterError."""
+        """`ttl`: seconds; None: two hours.
+
+        That of the node that comes first is used by all. Does no I/O. Raises ParameterError.
+        """
         self._client, self._key = client, encoded(key)
         self._ttl_s = TTL_S if ttl is None else ttl
         if not 1 <= self._ttl_s < math.inf:
@@ -33,7 +35,7 @@ class CommonLease:
         self._number, self._kept_at = 0, 0.0
 
     def number(self) -> int:
-        """By which etcd knows it. Raises as `EtcdClient.call`."""
+        """Return the number by which etcd knows it. Raises as `EtcdClient.call`."""
         now = time.monotonic()
         if not self._number or now - self._kept_at >= self._ttl_s / KEPT_ALIVE:
             if not self._lasts(self._number):
@@ -46,7 +48,7 @@ class CommonLease:
         self._number = 0
 
     def _lasts(self, number: int) -> bool:
-        """Whether it was still there; then it is kept alive."""
+        """Return whether it was still there; then it is kept alive."""
         if not number:
             return False
         answer = self._client.call("/v3/lease/keepalive", {"ID": str(number)})

@@ -43,8 +43,10 @@ def record(event: Event, destination: str = "null") -> None:
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    """The same for a step of a rendezvous; it is dropped unless a package offers a handler named
-    `dynamic_rendezvous`."""
+    """Record a step of a rendezvous, as `record` does an event.
+
+    It is dropped unless a package offers a handler named `dynamic_rendezvous`.
+    """
     queue = _queue(RENDEZVOUS)
     if queue is not None:
         queue.put(event.as_event())
@@ -61,9 +63,11 @@ def construct_and_record_rdzv_event(
     local_id: int | None = None,
     rank: int | None = None,
 ) -> None:
-    """Make and record a step of a rendezvous; the name is by default `file:function` of the
-    caller. With FAILED, within an `except` block, the traceback is included. Costs nothing
-    without a handler."""
+    """Make and record a step of a rendezvous; the name is by default `file:function` of the caller.
+
+    With FAILED, within an `except` block, the traceback is included. Costs nothing without a
+    handler.
+    """
     if _queue(RENDEZVOUS) is None:
         return
     error_trace = ""
@@ -99,8 +103,11 @@ def _queue(destination: str) -> BoundedQueue[Event] | None:
 
 @atexit.register
 def flush_events() -> None:
-    """Let every handler have what was recorded, and close it; what is recorded later opens it
-    again. Blocks, at most 2 s for each handler. Called when the process ends."""
+    """Let every handler have what was recorded, and close it.
+
+    What is recorded later opens it again. Blocks, at most 2 s for each handler. Called when the
+    process ends.
+    """
     with _lock:
         mine = [key for key in _queues if key[0] == os.getpid()]
         closing = [(key[1], _queues.pop(key)) for key in mine]

@@ -9,7 +9,7 @@ from rallypoint.observe.event_handlers import LoggingEvents, make_event_handler
 
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
-    """A handler of `logging` for events: the message of a record is `event.serialize()`.
+    """Return a handler of `logging` for events: the message of a record is `event.serialize()`.
 
     Raises ParameterError as `make_event_handler` does.
     """

@@ -1,4 +1,4 @@
-"""What a program asks a job to be, in torch's vocabulary, and what that is in ours."""
+"""The request of a program for a job, in torch's vocabulary, and its meaning in ours."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NO_TIMEOUT = -1
 _APART = frozenset(
     {"--logs-specs", "--monitor-interval", "--preload", "--shutdown-timeout", "--start-method"}
 )
-"""Those whose parameter is no text, or has a default of its own."""
+"""The options whose parameter is no text, or has a default of its own."""
 _NAMES = {"--rdzv-id": "run_id"}
 """The parameters that are not named after their options."""
 
@@ -151,8 +151,11 @@ def _usual_grace_s() -> float:
 @naming_parameters(OF_A_LAUNCH)
 @parameter_errors()
 def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[Any]) -> AgentConfig:
-    """The settings of this node's agent, read as `rallypoint run` reads its options, so that nodes
-    that were started either way find each other. Raises ParameterError, one line."""
+    """Return the settings of this node's agent. Raises ParameterError, one line.
+
+    They are read as `rallypoint run` reads its options, so that nodes that were started either way
+    find each other.
+    """
     machine, notices = ThisHost(), list[str]()
     reading = read_rendezvous(_scanned(config), machine, notices)
     count = read_count(reading.scanned.get("--nproc-per-node"), {}, machine)
@@ -183,7 +186,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
 
 
 def _scanned(config: LaunchConfig) -> Scanned:
-    """What the program gave, by the options that say the same."""
+    """Return what the program gave, by the options that say the same."""
     least, most = config.min_nodes, config.max_nodes
     given = {"--nnodes": Given(f"{least}:{most}", f"min_nodes={least!r}, max_nodes={most!r}")}
     for row in FLAGS.values():
@@ -224,7 +227,7 @@ def _conf(config: LaunchConfig) -> dict[str, Given]:
 
 
 def _rendezvous(config: LaunchConfig, reading: Reading) -> RendezvousConfig:
-    """A handler gets its parameters as they are."""
+    """Note that a handler gets its parameters as they are."""
     made = reading.rendezvous
     if made.handler is None:
         return made
@@ -237,7 +240,7 @@ def _configs(config: LaunchConfig) -> dict[str, Any]:
 
 
 def _graces(config: LaunchConfig) -> dict[str, float]:
-    """The grace that a program has chosen holds for every stop."""
+    """Return the grace that a program has chosen holds for every stop."""
     chosen, row = config.shutdown_timeout, FLAGS["--shutdown-timeout"]
     if chosen is None:
         return {}
@@ -254,9 +257,10 @@ def _observe(config: LaunchConfig, reading: Reading, machine: ThisHost) -> Obser
 
 
 class elastic_launch:  # noqa: N801  # Its name in torch.
-    """`elastic_launch(config, entrypoint)(*args)` runs `entrypoint(*args)`, or the command line
-    with these words, as the workers of this node, and returns what they return by global rank;
-    None for each worker that is a command.
+    """`elastic_launch(config, entrypoint)(*args)` runs workers and returns their results.
+
+    It runs `entrypoint(*args)`, or the command line with these words, as the workers of this node,
+    and returns what they return by global rank; None for each worker that is a command.
 
     Blocks until the job has ended. In the main thread SIGINT cancels the job and SIGTERM has this
     node leave it; several may run at once, in threads. `health_check_server` is stopped in the end.
@@ -286,7 +290,7 @@ def launch_agent(
     args: Sequence[Any],
     health_check_server: HealthCheckServer | None = None,
 ) -> dict[int, Any]:
-    """As `elastic_launch(config, entrypoint)(*args)`."""
+    """Run a job as `elastic_launch(config, entrypoint)(*args)` does."""
 
     def run() -> dict[int, Any]:
         settings, embedding = agent_config(config, entrypoint, args), Embedding()
@@ -301,8 +305,11 @@ def launch_agent(
 
 
 async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> dict[int, Any]:
-    """The same for a running loop, which is not blocked. Signals are left to the program;
-    cancelling this cancels the job, and returns when its workers are gone."""
+    """Return the same for a running loop, which is not blocked.
+
+    Signals are left to the program; cancelling this cancels the job, and returns when its workers
+    are gone.
+    """
     settings = agent_config(config, entrypoint, args)
     embedding, name = Embedding(), entrypoint_name(entrypoint, args)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -325,8 +332,10 @@ async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> di
 
 
 def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
-    """Strip our own frames from the traceback, and the cause from a usage error, which is one line
-    that says it all."""
+    """Strip our own frames from the traceback, and the cause from a usage error.
+
+    That is one line that says it all.
+    """
     try:
         return work()
     except InvariantError:

@@ -21,4 +21,4 @@ from rallypoint.elastic.metrics.api import (
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Does nothing, as in torch: `configure` sets the handlers."""
+    """Do nothing, as in torch: `configure` sets the handlers."""

@@ -46,8 +46,10 @@ def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
 
 
 class MetricStream:
-    """The numbers of one group, for `handler`; without one, for that of the group, also when it is
-    configured later."""
+    """The numbers of one group, for `handler`.
+
+    Without one, for that of the group, also when it is configured later.
+    """
 
     def __init__(self, group_name: str, handler: MetricHandler | None = None) -> None:
         self.group_name, self._handler = group_name, handler
@@ -63,7 +65,7 @@ class MetricStream:
 
 
 def get_stream(group: str) -> MetricStream:
-    """The numbers of this group."""
+    """Return the numbers of this group."""
     return MetricStream(group)
 
 
@@ -89,8 +91,10 @@ def prof(fn: None = None, group: str = GROUP) -> Callable[[Callable[_P, _R]], Ca
 def prof(
     fn: Callable[_P, _R] | None = None, group: str = GROUP
 ) -> Callable[_P, _R] | Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a function to put `<name>.success` or `<name>.failure` (1), and then
-    `<name>.duration.ms`, for each call. The name is `Class.method`, or `module.function`."""
+    """Decorate a function to put `<name>.success` or `<name>.failure`, and `<name>.duration.ms`.
+
+    1, and then the duration, for each call. The name is `Class.method`, or `module.function`.
+    """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         name = _qualified_name(function)
@@ -105,7 +109,10 @@ def prof(
 
 
 def profile(group: str | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Deprecated: `prof(group=...)`. The name is the function's alone."""
+    """Decorate a function. Deprecated: `prof(group=...)`.
+
+    The name is the function's alone.
+    """
     warnings.warn("use @prof(group=...) instead", FutureWarning, stacklevel=2)
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -119,7 +126,7 @@ def profile(group: str | None = None) -> Callable[[Callable[_P, _R]], Callable[_
 
 
 def publish_metric(metric_group: str, metric_name: str, metric_value: int | float) -> None:
-    """Deprecated: `put_metric`, which takes the group last."""
+    """Put a metric. Deprecated: `put_metric`, which takes the group last."""
     warnings.warn("use put_metric(name, value, group) instead", FutureWarning, stacklevel=2)
     put_metric(metric_name, metric_value, metric_group)
 

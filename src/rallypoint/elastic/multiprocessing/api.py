@@ -186,7 +186,7 @@ class PContext(ABC):
         self._begun, self._ended = _Gate(), _Gate()
         """All run, or can't be started; and nothing runs any more."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Of the thread, once all run."""
+        """The loop of the thread, once all run."""
         self._result: RunProcsResult | None = None
         self._error: BaseException | None = None
         """The reason why there is no result."""
@@ -224,7 +224,7 @@ class PContext(ABC):
 
     @abstractmethod
     def _programs(self, environs: Sequence[Mapping[str, str]]) -> Programs:
-        """What to execute with these environments."""
+        """Return the programs to execute with these environments."""
 
     @naming_parameters()
     def start(self) -> None:
@@ -249,9 +249,11 @@ class PContext(ABC):
             raise
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Block until all have succeeded, or one has failed and the rest was ended; None when that
-        takes longer than `timeout` seconds (negative: no limit). `period` is ignored. May be called
-        again, from any thread. Raises UsageError for a returned value that can't be loaded.
+        """Block until all have succeeded, or one has failed and the rest was ended.
+
+        None when that takes longer than `timeout` seconds (negative: no limit). `period` is
+        ignored. May be called again, from any thread. Raises UsageError for a returned value that
+        can't be loaded.
         """
         if self._thread.ident is None:
             raise ParameterError("wait: nothing was started; call start first")
@@ -262,12 +264,14 @@ class PContext(ABC):
         return self._result
 
     def pids(self) -> dict[int, int]:
-        """By local rank; also after they are gone."""
+        """Return the pids by local rank; also after they are gone."""
         return dict(enumerate(self._supervision.pids))
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
-        """End all that still runs: the signal (SIGTERM), `timeout` seconds for all together, then
-        SIGKILL. Returns when nothing is left, at the latest 5 s after that. Safe to repeat.
+        """End all that still runs. Returns when nothing is left. Safe to repeat.
+
+        The signal (SIGTERM), `timeout` seconds for all together, then SIGKILL; at the latest 5 s
+        after that.
 
         What ends by this is neither a failure nor a success.
         """
@@ -321,7 +325,7 @@ class PContext(ABC):
 
 
 class MultiprocessContext(PContext):
-    """Of a function; see `start_processes`."""
+    """The workers of a function; see `start_processes`."""
 
     def __init__(
         self,
@@ -367,7 +371,7 @@ class MultiprocessContext(PContext):
 
 
 class SubprocessContext(PContext):
-    """Of a program; see `start_processes`."""
+    """The workers of a program; see `start_processes`."""
 
     def __init__(
         self,
@@ -405,7 +409,7 @@ class SubprocessContext(PContext):
 def _forks(
     call: FunctionCall, environs: Sequence[Mapping[str, str]], results: ResultFiles
 ) -> list[WorkerCommand]:
-    """The function in forks of this process, which have its descriptors, too."""
+    """Return the function in forks of this process, which have its descriptors, too."""
     from rallypoint.process.prepared.bootstrap import run_call
 
     commands, fds = [], open_fds()
@@ -467,8 +471,10 @@ _held: list[int] | None = None
 
 @contextmanager
 def _signals_are_held() -> Iterator[None]:
-    """The first signal that comes meanwhile raises at the end. For the main thread; in any other
-    nothing changes."""
+    """Yield the first signal that comes meanwhile raises at the end.
+
+    For the main thread; in any other nothing changes.
+    """
     global _held
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -16,7 +16,7 @@ IS_WINDOWS, IS_MACOS = sys.platform == "win32", sys.platform == "darwin"
 
 
 def get_libc() -> ctypes.CDLL:
-    """The C library of this process."""
+    """Return the C library of this process."""
     return ctypes.CDLL(None)
 
 
@@ -24,8 +24,10 @@ libc = get_libc()
 
 
 def redirect(std: str, to_file: str) -> AbstractContextManager[None]:
-    """`redirect_stdout` or `redirect_stderr`, by the stream's name. Raises ParameterError for what
-    is neither `stdout` nor `stderr`."""
+    """`redirect_stdout` or `redirect_stderr`, by the stream's name.
+
+    Raises ParameterError for what is neither `stdout` nor `stderr`.
+    """
     streams = {"stdout": redirect_stdout, "stderr": redirect_stderr}
     if std not in streams:
         raise ParameterError(f"std={std!r}: needs 'stdout' or 'stderr'")
@@ -46,7 +48,7 @@ def redirect_stdout(to_file: str) -> Iterator[None]:
 
 @contextmanager
 def redirect_stderr(to_file: str) -> Iterator[None]:
-    """The same for stderr."""
+    """Yield the same for stderr."""
     with _redirected(2, "stderr", to_file):
         yield
 
@@ -71,7 +73,7 @@ def _redirected(fd: int, name: str, path: str) -> Iterator[None]:
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """That of this stream; None: it writes to none."""
+    """Return the descriptor of this stream; None: it writes to none."""
     try:
         return None if stream is None else stream.fileno()
     except (OSError, ValueError, AttributeError):
@@ -91,7 +93,7 @@ def _replaced(name: str, before: TextIO, fd: int) -> Iterator[None]:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """What Python and C hold back belongs to where the stream goes now."""
+    """Write out what Python and C hold back, which belongs to where the stream goes now."""
     if stream is not None:
         try:
             stream.flush()

@@ -1,5 +1,7 @@
-"""Follow log files and pass on their lines, as `torch.distributed.elastic` does for programs that
-start processes themselves. The agent does not need it: what it shows comes through its relay.
+"""Follow log files and pass on their lines, as `torch.distributed.elastic` does.
+
+For programs that start processes themselves. The agent does not need it: what it shows comes
+through its relay.
 
 A file that another process writes tells nobody, and on network file systems not even the kernel
 knows; so this looks, at an interval, with one thread for all files.
@@ -54,8 +56,9 @@ class TailLog:
         return self
 
     def stop(self) -> None:
-        """Pass on all that is written by now, also a last line without its end, and end. Blocks
-        for as long as `dst` does. Safe to call again.
+        """Pass on all that is written by now, also a last line without its end, and end.
+
+        Blocks for as long as `dst` does. Safe to call again.
 
         Raises what `dst` or the filter has raised: nothing was passed on after that.
         """
@@ -67,7 +70,7 @@ class TailLog:
             raise error
 
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """Return whether `stop` was called."""
         return self._stop.is_set()
 
     def _run(self) -> None:
@@ -109,7 +112,7 @@ class _Followed:
         self._file: io.FileIO | None = None
 
     def read(self) -> bytes:
-        """What was appended since, at most a piece of it."""
+        """Return what was appended since, at most a piece of it."""
         if self._file is None:
             try:
                 self._file = io.FileIO(self._path)
@@ -130,9 +133,11 @@ def tail_logfile(
     interval_sec: float,
     log_line_filter: Callable[[str], bool] | None = None,
 ) -> None:
-    """Write the lines of one file to `dst`, each behind `header`, until `finished` is set and all
-    that is written by then has been passed on. Blocks. Otherwise as a `TailLog`, whose `dst` and
-    filter may raise."""
+    """Write the lines of one file to `dst`, each behind `header`. Blocks.
+
+    Until `finished` is set and all that is written by then has been passed on. Otherwise as a
+    `TailLog`, whose `dst` and filter may raise.
+    """
     tail = TailLog("", {0: file}, dst, {0: header}, interval_sec, log_line_filter).start()
     finished.wait()
     tail.stop()

@@ -122,7 +122,7 @@ class RendezvousInfo:
 
     @property
     def rank(self) -> int:
-        """This node's rank among the nodes."""
+        """The rank of this node among the nodes."""
         return self._rank
 
     @property
@@ -168,7 +168,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_backend(self) -> str:
-        """The name under which it is registered."""
+        """Return the name under which it is registered."""
 
     @property
     def use_agent_store(self) -> bool:
@@ -186,7 +186,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """The job is over: no node can join any more. Does not block for long."""
+        """Return whether the job is over: no node can join any more. Does not block for long."""
 
     @abstractmethod
     def set_closed(self) -> None:
@@ -201,7 +201,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """The job."""
+        """Return the job."""
 
     @abstractmethod
     def shutdown(self) -> bool:
@@ -262,11 +262,11 @@ class RendezvousParameters:
         self.local_addr, self.config = local_addr, config
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a configuration key, as it was given."""
+        """Return the value of a configuration key, as it was given."""
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """A truth: a bool, 0 or 1, or one of the usual words. Raises ParameterError."""
+        """Return a truth: a bool, 0 or 1, or one of the usual words. Raises ParameterError."""
         value = self.get(key, default)
         if value is None or isinstance(value, bool):
             return value
@@ -276,7 +276,7 @@ class RendezvousParameters:
         return word in _TRUE
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
-        """A whole number. Raises ParameterError."""
+        """Return a whole number. Raises ParameterError."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -287,7 +287,7 @@ class RendezvousParameters:
             raise ParameterError(text) from None
 
     def read(self, rows: Iterable[Setting]) -> dict[str, Any]:
-        """The values of the settings that were given, by name. Raises ParameterError."""
+        """Return the values of the settings that were given, by name. Raises ParameterError."""
         found = {}
         with parameter_errors():
             for row in rows:
@@ -298,7 +298,7 @@ class RendezvousParameters:
 
 
 def check_nodes(min_nodes: int, max_nodes: int) -> None:
-    """Raises ParameterError unless 1 <= min_nodes <= max_nodes."""
+    """Check that 1 <= min_nodes <= max_nodes. Raises ParameterError."""
     if min_nodes < 1:
         raise ParameterError(f"min_nodes={min_nodes}: needs 1 or more")
     if max_nodes < min_nodes:
@@ -386,13 +386,18 @@ class RendezvousHandlerRegistry:
         )
 
     def registered(self) -> list[str]:
-        """The names that this process has registered, and those of packages that it has used."""
+        """Return the names that this process has registered.
+
+        And those of packages that it has used.
+        """
         return sorted(self._creators)
 
 
 def known_backends() -> list[str]:
-    """The names of those that are built in, that installed packages offer, and that this process
-    has registered."""
+    """Return the names of all backends.
+
+    Those that are built in, that installed packages offer, and that this process has registered.
+    """
     offered = (entry.name for entry in entry_points(group=GROUP))
     return sorted({*_BUILT_IN, *offered, *rendezvous_handler_registry.registered()})
 
@@ -408,4 +413,4 @@ def _built_in(backend: str) -> RendezvousHandlerCreator | None:
 rendezvous_handler_registry = RendezvousHandlerRegistry()
 """The registry of this process."""
 handler_registry = rendezvous_handler_registry
-"""Its other name in torch."""
+"""The other name of the registry in torch."""

@@ -52,9 +52,9 @@ DEFAULT_PORT = DEFAULT_COORDINATOR_PORT
 READ_TIMEOUT_S = 60
 MAX_JOIN_REQUESTS = 1024
 KEPT_STATES = 4
-"""So many older states are kept, for nodes that have read the name but not the state."""
+"""The number of older states that are kept, for nodes that have read the name but not the state."""
 KEPT_ANNOUNCEMENTS = 32
-"""So many older announcements are kept, for nodes that are about to wait for one."""
+"""The number of older announcements that are kept, for nodes that are about to wait for one."""
 FIRST_POLL_S = 0.005
 LONGEST_POLL_S = 0.1
 POLL_SLICE_S = 0.25
@@ -125,11 +125,11 @@ class C10dRendezvousBackend(RendezvousBackend):
         return True
 
     def set_beat(self, node: str, beat: int) -> None:
-        """A key for each node."""
+        """Set the counter of a node, under a key of its own."""
         self._ask(lambda: self._store.set(self._beat_key(node), str(beat)))
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """One request for all, where the store can."""
+        """Return one request for all, where the store can."""
         keys = [self._beat_key(node) for node in nodes]
 
         def read() -> list[int]:
@@ -140,7 +140,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(read)
 
     def post_join_request(self, request: bytes) -> int:
-        """A counter, and a key for each number."""
+        """Return a counter, and a key for each number."""
 
         def post() -> int:
             number = int(self._store.add(self._request_key(), 1))
@@ -172,7 +172,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         self._ask(delete)
 
     def delete_beat(self, node: str) -> None:
-        """The key of the node."""
+        """Delete the key of the node."""
         self._ask(lambda: self._store.delete_key(self._beat_key(node)))
 
     def _read(self) -> tuple[bytes, Token] | None:
@@ -217,7 +217,10 @@ class C10dRendezvousBackend(RendezvousBackend):
             self._store.delete_key(self._old_announcements.popleft())
 
     def _peek(self, key: str) -> bytes | None:
-        """The value of a key at once: comparing with what no key holds reads without waiting."""
+        """Return the value of a key at once.
+
+        Comparing with what no key holds reads without waiting.
+        """
         absent = _ABSENT.decode()
         value = bytes(self._store.compare_set(key, absent, absent))
         return None if value == _ABSENT else value
@@ -254,7 +257,7 @@ def _number(value: bytes | None) -> int:
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
-    """The backend that `params` describe, and the store in which it keeps the state. Blocks.
+    """Return the backend that `params` describe, and the store in which it keeps the state. Blocks.
 
     Raises ParameterError, RendezvousConnectionError when nothing answers at the endpoint for
     `read_timeout` seconds (60), and AccessError for a file that is not this user's alone.
@@ -280,7 +283,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
 
 def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """The handler of the backend `c10d`, and of `file`, which needs no server at all.
+    """Return the handler of the backend `c10d`, and of `file`, which needs no server at all.
 
     Raises what `create_backend` does.
     """

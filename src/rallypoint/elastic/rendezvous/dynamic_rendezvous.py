@@ -51,12 +51,13 @@ _VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
 
 
 class NodeOptions(Struct, frozen=True):
-    """What a handler was given for its own node."""
+    """The options of a handler for its own node."""
 
     local_addr: str | None = None
-    """By which the others reach this node; None: the address that the store's connection has."""
+    """The address by which the others reach this node; None: the address that the store's
+    connection has."""
     name: str = ""
-    """What `get_backend` says, if it is not the backend's own."""
+    """The name that `get_backend` returns, if it is not the backend's own."""
     use_agent_store: bool = True
     node_id: str = ""
     """Unique in the job; empty: one is made up."""
@@ -96,7 +97,9 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
         keep_alive_interval: int | float = 5,
         keep_alive_max_attempt: int = 3,
     ) -> DynamicRendezvousHandler:
-        """The seed's constructor. A node is lost after `interval * max_attempt` seconds of silence.
+        """Make a handler, as the seed's constructor does.
+
+        A node is lost after `interval * max_attempt` seconds of silence.
 
         Raises ParameterError.
         """
@@ -259,7 +262,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
     # Within
 
     def _waiting(self, outlook: Outlook) -> int:
-        """None for a node that never was in a round."""
+        """Return None for a node that never was in a round."""
         if self._world is None or isinstance(outlook, Closed):
             return 0
         return 0 if outlook == self._world else 1
@@ -279,7 +282,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
 def create_handler(
     store: Any, backend: RendezvousBackend, params: RendezvousParameters
 ) -> DynamicRendezvousHandler:
-    """A handler as `params` say, over a store and a backend. Raises ParameterError."""
+    """Return a handler as `params` say, over a store and a backend. Raises ParameterError."""
     check_store(store, *_VOCABULARY)
     return DynamicRendezvousHandler(
         settings_from(params, without_coordinator=True),
@@ -296,7 +299,7 @@ def create_handler(
 
 @asynccontextmanager
 async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> AsyncIterator[None]:
-    """A call of a backend may block for ever. Raises RendezvousTimeoutError."""
+    """Note that a call of a backend may block for ever. Raises RendezvousTimeoutError."""
     limit_s = timeout.total_seconds()
     try:
         async with asyncio.timeout(limit_s):
@@ -313,7 +316,8 @@ _FURTHER = frozenset(SharedSettings.__struct_fields__) - {
     "last_call_s",
     "lease_s",
 }
-"""What all nodes must agree on, besides what `RendezvousSettings` has fields for."""
+"""The settings that all nodes must agree on, besides those that `RendezvousSettings` has fields
+for."""
 
 
 class RendezvousTimeout:
@@ -353,7 +357,7 @@ class RendezvousTimeout:
 
 
 class RendezvousSettings(Struct, frozen=True):
-    """What a handler was made with."""
+    """The settings of a handler."""
 
     run_id: str
     min_nodes: int
@@ -370,7 +374,7 @@ class RendezvousSettings(Struct, frozen=True):
         return self.keep_alive_interval.total_seconds() * self.keep_alive_max_attempt
 
     def shared(self) -> SharedSettings:
-        """What all nodes must agree on."""
+        """Return the settings that all nodes must agree on."""
         return SharedSettings(
             run_id=self.run_id,
             min_nodes=self.min_nodes,
@@ -386,7 +390,7 @@ class RendezvousSettings(Struct, frozen=True):
 def settings_from(
     params: RendezvousParameters, *, without_coordinator: bool = False
 ) -> RendezvousSettings:
-    """The settings that `params` describe. Raises ParameterError."""
+    """Return the settings that `params` describe. Raises ParameterError."""
     rows = parameters(without_coordinator=without_coordinator)
     given = params.read(rows.values())
 
@@ -419,8 +423,10 @@ def _positive(name: str, value: timedelta | None, default_s: float) -> timedelta
 
 
 def get_method_name(depth: int = 2) -> str:
-    """The name of the function that called the caller, for events; `depth` 1: of the caller;
-    `no_method_name` where there is none."""
+    """Return the name of the function that called the caller, for events.
+
+    `depth` 1: of the caller; `no_method_name` where there is none.
+    """
     try:
         return sys._getframe(depth).f_code.co_name
     except ValueError:

@@ -49,9 +49,12 @@ class EtcdRendezvousBackend(EtcdBackend):
         key_prefix: str | None = None,
         ttl: float | None = None,
     ) -> None:
-        """`key_prefix`: of all its keys; None: /rallypoint/rendezvous. `ttl`: seconds from the last
-        heartbeat of the last node until etcd deletes all that the run has there; None: two hours.
-        It must be longer than some heartbeats. Does no I/O. Raises ParameterError."""
+        """`key_prefix`: of all its keys; None: /rallypoint/rendezvous.
+
+        `ttl`: seconds from the last heartbeat of the last node until etcd deletes all that the run
+        has there; None: two hours. It must be longer than some heartbeats. Does no I/O. Raises
+        ParameterError.
+        """
         if key_prefix is None:
             key_prefix = f"{client.config.prefix}/rendezvous"
         try:
@@ -69,11 +72,11 @@ class EtcdRendezvousBackend(EtcdBackend):
         return self._leased(partial(super().set_state, state, token))
 
     def set_beat(self, node: str, beat: int) -> None:
-        """A key for each node."""
+        """Set the counter of a node, under a key of its own."""
         self._put(f"beats/{node}", str(beat))
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """One request for a hundred."""
+        """Return one request for a hundred."""
         keys = [{"key": self._name(f"beats/{node}")} for node in nodes]
         found: list[int] = []
         for begin in range(0, len(keys), AT_ONCE):
@@ -85,7 +88,7 @@ class EtcdRendezvousBackend(EtcdBackend):
         return found
 
     def post_join_request(self, request: bytes) -> int:
-        """A key that is put for the sake of its number, and one with that number."""
+        """Return a key that is put for the sake of its number, and one with that number."""
         number = number_given(self._put("requests", b""))
         self._put(f"requests/{number:019}", request)
         return number
@@ -117,7 +120,7 @@ class EtcdRendezvousBackend(EtcdBackend):
             self._all([{"request_delete_range": {"key": key}} for key in part])
 
     def delete_beat(self, node: str) -> None:
-        """The key of the node."""
+        """Delete the key of the node."""
         self._all([{"request_delete_range": {"key": self._name(f"beats/{node}")}}])
 
     def _name(self, name: str) -> str:
@@ -136,7 +139,7 @@ class EtcdRendezvousBackend(EtcdBackend):
             return self._leased(put)
 
     def _leased(self, call: Callable[[], T]) -> T:
-        """When the lease has ended, all that was there is gone, and it begins anew."""
+        """Return when the lease has ended, all that was there is gone, and it begins anew."""
         try:
             return call()
         except LeaseEndedError:
@@ -144,7 +147,7 @@ class EtcdRendezvousBackend(EtcdBackend):
             return call()
 
     def _all(self, operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Their responses, by one transaction."""
+        """Return the responses to operations, by one transaction."""
         with explained():
             answer = self._gateway.call("/v3/kv/txn", {"success": operations})
             responses: list[dict[str, Any]] = answer["responses"]
@@ -156,9 +159,11 @@ def _value(kv: dict[str, str]) -> bytes:
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, EtcdStore]:
-    """The backend that `params` describe, and a store there; what is in the store ends with the
-    backend's lease. The keys of `params.config` are those of `EtcdClient`. Does no I/O. Raises
-    ParameterError."""
+    """Return the backend that `params` describe, and a store there.
+
+    What is in the store ends with the backend's lease. The keys of `params.config` are those of
+    `EtcdClient`. Does no I/O. Raises ParameterError.
+    """
     options = {name: str(params.config[name]) for name in FIELDS if name in params.config}
     client = EtcdClient(params.endpoint, **options)
     backend = EtcdRendezvousBackend(client, params.run_id)
@@ -167,6 +172,6 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 
 
 def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """The handler of the backend `etcd`. Raises as `create_backend` does."""
+    """Return the handler of the backend `etcd`. Raises as `create_backend` does."""
     backend, store = create_backend(params)
     return create_handler(store, backend, params)

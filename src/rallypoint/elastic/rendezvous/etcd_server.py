@@ -32,8 +32,10 @@ find_free_port = get_socket_with_port
 
 
 def find_etcd() -> str:
-    """The program: that of TORCHELASTIC_ETCD_BINARY_PATH, or the `etcd` on PATH. Raises
-    ParameterError."""
+    """Return the program: that of TORCHELASTIC_ETCD_BINARY_PATH, or the `etcd` on PATH.
+
+    Raises ParameterError.
+    """
     given = os.environ.get(BINARY_VARIABLE, "")
     found = shutil.which(given or "etcd")
     if found:
@@ -69,12 +71,15 @@ class EtcdServer:
     def start(
         self, timeout: Timeout = 60, num_retries: int = 3, stderr: int | IO[bytes] | None = None
     ) -> None:
-        """Return when it answers. A port that was taken meanwhile is replaced, `num_retries` times
-        at most. `stderr`: a file or its descriptor for what it says; None: it is only told if the
-        start fails. Blocks for `timeout` at most, seconds or a timedelta.
+        """Return when it answers.
+
+        A port that was taken meanwhile is replaced, `num_retries` times at most. `stderr`: a file
+        or its descriptor for what it says; None: it is only told if the start fails. Blocks for
+        `timeout` at most, seconds or a timedelta.
 
         Raises ParameterError if there is no etcd program, and InfrastructureError if it does not
-        come to run, with the last that it has said."""
+        come to run, with the last that it has said.
+        """
         if self._program is not None:
             raise ParameterError(f"this EtcdServer runs already, at {self.get_endpoint()}")
         program, ends_at = find_etcd(), time.monotonic() + to_seconds(timeout)
@@ -161,8 +166,10 @@ def _end_of(descriptor: int) -> str:
 
 
 def stop_etcd(subprocess: Any, data_dir: str | None = None) -> None:
-    """End an etcd that a program has started by itself, a `Popen`, and remove its directory. Blocks
-    until it has ended. For an `EtcdServer` there is `stop`."""
+    """End an etcd that a program has started by itself, a `Popen`, and remove its directory.
+
+    Blocks until it has ended. For an `EtcdServer` there is `stop`.
+    """
     if subprocess.poll() is None:
         subprocess.terminate()
         subprocess.wait()

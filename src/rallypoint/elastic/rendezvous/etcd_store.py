@@ -67,7 +67,7 @@ AGAIN_S = 0.3
 WATCH_S = 30.0
 """Then what is waited for is read again."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.002, 0.2
-"""Of those who change one value at once."""
+"""The pauses of writers that change one value at once."""
 
 EtcdAnswer = dict[str, Any]
 EtcdPair = dict[str, str]
@@ -75,7 +75,7 @@ EtcdPair = dict[str, str]
 
 
 class _Range(NamedTuple):
-    """What is waited for: the first of these keys."""
+    """The keys of which the first one is waited for."""
 
     begin: str
     end: str = ""
@@ -105,8 +105,10 @@ class EtcdStore(Store):
         *,
         lease: CommonLease | None = None,
     ) -> None:
-        """`timeout`: None: 300 s. `lease`: on which all of it is. Does no I/O. Raises
-        ParameterError."""
+        """`timeout`: None: 300 s.
+
+        `lease`: on which all of it is. Does no I/O. Raises ParameterError.
+        """
         super().__init__(DEFAULT_TIMEOUT if timeout is None else timeout)
         try:
             self._prefix = checked_prefix("prefix", prefix) + "/"
@@ -229,8 +231,10 @@ class EtcdStore(Store):
         return EtcdStore(self._client, self._prefix, self._timeout_s, lease=self._lease)
 
     def clear(self) -> None:
-        """Delete all that is below the prefix, for everybody. For the end of a job; may be
-        retried."""
+        """Delete all that is below the prefix, for everybody.
+
+        For the end of a job; may be retried.
+        """
         body = {"key": encoded(self._prefix), "range_end": encoded(self._prefix[:-1] + "0")}
         self._ask("clear", "/v3/kv/deleterange", body)
 
@@ -248,7 +252,7 @@ class EtcdStore(Store):
         return _Range(f"{folder}q/", f"{folder}q0")
 
     def _either(self, key: str) -> _Range:
-        """A value, or an item of the queue."""
+        """Return a value, or an item of the queue."""
         folder = self._folder(key)
         return _Range(f"{folder}q/", f"{folder}w", keys_only=True)
 
@@ -270,7 +274,10 @@ class EtcdStore(Store):
     def _gather(
         self, doing: str, keys: Sequence[str], ranges: list[_Range], timeout_s: float
     ) -> list[bytes]:
-        """The first value of each range, in order, once each has one. Raises StoreTimeoutError."""
+        """Return the first value of each range, in order, once each has one.
+
+        Raises StoreTimeoutError.
+        """
         started, found = time.monotonic(), []
         for begin in range(0, len(ranges), AT_ONCE):
             pairs, _ = self._firsts(doing, ranges[begin : begin + AT_ONCE])
@@ -285,14 +292,14 @@ class EtcdStore(Store):
         return found
 
     def _firsts(self, doing: str, ranges: Sequence[_Range]) -> tuple[list[EtcdPair | None], int]:
-        """What each of them has now, and which revision that is."""
+        """Return what each range has now first, and the revision."""
         reads = [{"request_range": each.request()} for each in ranges]
         answer, _ = self._ask(doing, "/v3/kv/txn", {"success": reads})
         found = [each["response_range"].get("kvs") for each in answer.get("responses", ())]
         return [pairs[0] if pairs else None for pairs in found], revision_of(answer)
 
     def _first_in_time(self, doing: str, where: _Range, ends_at: float) -> EtcdPair | None:
-        """The first there, once there is one; None: there was none in time."""
+        """Return the first there, once there is one; None: there was none in time."""
         while True:
             (first,), revision = self._firsts(doing, [where])
             left_s = ends_at - time.monotonic()
@@ -308,18 +315,20 @@ class EtcdStore(Store):
     # Changing
 
     def _put(self, doing: str, name: str, value: bytes) -> bool:
-        """Whether it may have been put twice."""
+        """Return whether it may have been put twice."""
         return self._ask(doing, "/v3/kv/put", self._stored(name, value))[1]
 
     def _number(self, doing: str, name: str) -> tuple[int, bool]:
-        """1 for the first who asks for it by this name, then 2, 3 and so on; and whether a number
-        may have been given in vain."""
+        """Return 1 for the first call with this name, then 2, 3 and so on.
+
+        And whether a number may have been given in vain.
+        """
         body = self._stored(name, b"") | {"prev_kv": True}
         answer, is_unsure = self._ask(doing, "/v3/kv/put", body)
         return number_given(answer), is_unsure
 
     def _stored(self, name: str, value: bytes) -> EtcdAnswer:
-        """What is to be put."""
+        """Store a value and return etcd's answer."""
         try:
             lease = 0 if self._lease is None else self._lease.number()
         except RallypointError as error:
@@ -358,7 +367,10 @@ class EtcdStore(Store):
         return StoreConnectionError(self._peer, doing, why)
 
     def _ask(self, doing: str, path: str, body: EtcdAnswer) -> tuple[EtcdAnswer, bool]:
-        """The answer, and whether it may have been done before. Raises StoreConnectionError."""
+        """Return the answer, and whether it may have been done before.
+
+        Raises StoreConnectionError.
+        """
         ends_at, is_unsure = time.monotonic() + min(AWAY_S, self._timeout_s), False
         while True:
             with self._client.gateway() as gateway:

@@ -13,5 +13,8 @@ handler_registry = rendezvous_handler_registry
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """The handler that `params` describe. Raises as `create_handler` of the registry does."""
+    """Return the handler that `params` describe.
+
+    Raises as `create_handler` of the registry does.
+    """
     return handler_registry.create_handler(params)

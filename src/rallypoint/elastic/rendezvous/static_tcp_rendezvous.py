@@ -73,7 +73,9 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         self._forget()
 
     def _forget(self) -> None:
-        """Also in a forked child, whose loop is another: what the parent has is not its own."""
+        """Forget the connection, also in a forked child, whose loop is another: what the parent has
+        is not its own.
+        """
         self._pid = os.getpid()
         self._membership: HandlerMembership | None = None
         self._joining = asyncio.Lock()
@@ -246,7 +248,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         return PrefixStore(prefix, store)
 
     def _close_round(self) -> None:
-        """The round's store goes with the round."""
+        """Close the round's store with the round."""
         for part in (self._listener, self._store):
             if part is not None:
                 part.close()
@@ -258,7 +260,9 @@ _CLOSED_HERE = "its program closed the rendezvous"
 
 @naming_parameters(OF_A_HANDLER)
 def create_handler_from(params: RendezvousParameters) -> CoordinatorRendezvousHandler:
-    """The handler of `--rdzv-backend tcp`; the keys of `params` are those of docs/rendezvous.md.
+    """Return the handler of `--rdzv-backend tcp`.
+
+    The keys of `params` are those of docs/rendezvous.md.
 
     Raises ParameterError, and UsageError for names and numbers that no job can have.
     """
@@ -275,8 +279,10 @@ class StaticRendezvousHandler(CoordinatorRendezvousHandler):
 
 
 class StaticTCPRendezvous(StaticRendezvousHandler):
-    """The same with torch's parameters. `timeout` is the join timeout in seconds; `config` has what
-    `RendezvousParameters` may have besides, such as `token`.
+    """The same with torch's parameters.
+
+    `timeout` is the join timeout in seconds; `config` has what `RendezvousParameters` may have
+    besides, such as `token`.
 
     Raises ParameterError.
     """
@@ -305,7 +311,7 @@ class StaticTCPRendezvous(StaticRendezvousHandler):
 
 
 def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvousHandler:
-    """The handler of `--rdzv-backend static`, which needs `rank`; else as the coordinator's.
+    """Return the handler of `--rdzv-backend static`, which needs `rank`; else as the coordinator's.
 
     Raises ParameterError.
     """
@@ -313,7 +319,7 @@ def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvous
 
 
 create_rdzv_handler = create_static_handler_from
-"""Its name in torch."""
+"""The name of the function in torch."""
 
 
 @naming_parameters(OF_A_HANDLER)

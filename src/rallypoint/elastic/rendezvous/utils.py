@@ -7,8 +7,10 @@ from rallypoint.wire.address import split_endpoint
 
 
 def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
-    """The host and the port of `HOST`, `HOST:PORT` or `[IPV6]:PORT`; an empty text is localhost.
-    Raises ParameterError."""
+    """Return the host and the port of `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+
+    An empty text is localhost. Raises ParameterError.
+    """
     text = (endpoint or "").strip()
     if not text:
         return "localhost", default_port

@@ -47,7 +47,7 @@ JOINED_KEY = b"init/"
 
 
 def wired_key(key: str) -> bytes:
-    """A user's key as it is on the wire; the one that is raw there is `JOINED_KEY`.
+    """Return a user's key as it is on the wire; the one that is raw there is `JOINED_KEY`.
 
     Raises TypeError for anything but text.
     """
@@ -58,12 +58,12 @@ def wired_key(key: str) -> bytes:
 
 
 def key_shown(key: bytes) -> str:
-    """The user's key of one on the wire."""
+    """Return the user's key of one on the wire."""
     return key.removeprefix(b"/").decode(errors="surrogateescape")
 
 
 def key_field(key: bytes) -> bytes:
-    """A key as a request holds it. Raises ValueError over the limit."""
+    """Return a key as a request holds it. Raises ValueError over the limit."""
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(
             f"the key {key[:_SHOWN_BYTES]!r}... has {len(key)} bytes, more than the "
@@ -73,7 +73,7 @@ def key_field(key: bytes) -> bytes:
 
 
 def value_field(value: bytes) -> bytes:
-    """A value as a request holds it. Raises ValueError over the limit."""
+    """Return a value as a request holds it. Raises ValueError over the limit."""
     if len(value) > MAX_VALUE_BYTES:
         raise ValueError(
             f"a value has {len(value)} bytes, more than the {MAX_VALUE_BYTES} that a store takes"
@@ -92,7 +92,7 @@ def _check_count(count: int) -> None:
 
 
 def handshake(nonce: int) -> bytes:
-    """The first bytes of a connection; `read_ping` follows."""
+    """Return the first bytes of a connection; `read_ping` follows."""
     return _VALIDATE + ping(nonce)
 
 
@@ -107,7 +107,10 @@ def compare_set(key: bytes, expected: bytes, desired: bytes) -> bytes:
 
 
 def multi_set(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Not answered. One request, so that a server can store all at once or nothing."""
+    """Return the request to set several values, which is not answered.
+
+    One request, so that a server can store all at once or nothing.
+    """
     _check_count(len(pairs))
     parts = [_MULTI_SET, U64.pack(len(pairs))]
     for key, value in pairs:
@@ -182,14 +185,14 @@ barrier = _of_key_and_number(Opcode.BARRIER, "a world size")  # read_check, poss
 
 
 class ReplyBuffer:
-    """What has arrived and was not read yet."""
+    """The bytes that have arrived and were not read yet."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.position = 0
 
     def receive(self, data: bytes) -> None:
-        """Adds bytes in the order of their arrival."""
+        """Add bytes in the order of their arrival."""
         if self.position:
             del self.data[: self.position]
             self.position = 0
@@ -201,7 +204,7 @@ class ReplyBuffer:
         return self.position == len(self.data)
 
     def take(self, size: int) -> ReplyReader[bytes]:
-        """The next `size` bytes."""
+        """Return the next `size` bytes."""
         while len(self.data) - self.position < size:
             yield
         start, self.position = self.position, self.position + size
@@ -215,7 +218,7 @@ Read = Callable[[ReplyBuffer], ReplyReader[T]]
 
 
 def read_flag(buffer: ReplyBuffer) -> ReplyReader[int]:
-    """The answer to CHECK, WAIT, BARRIER and CANCEL_WAIT: 0 or 1."""
+    """Return the answer to CHECK, WAIT, BARRIER and CANCEL_WAIT: 0 or 1."""
     (flag,) = yield from buffer.take(1)
     if flag > 1:
         raise ProtocolError(f"the store answered {flag} where only 0 and 1 have a meaning")
@@ -223,12 +226,15 @@ def read_flag(buffer: ReplyBuffer) -> ReplyReader[int]:
 
 
 def read_check(buffer: ReplyBuffer) -> ReplyReader[bool]:
-    """Whether everything that was checked is there."""
+    """Return whether everything that was checked is there."""
     return (yield from read_flag(buffer)) == 0
 
 
 def read_is_cancelled(buffer: ReplyBuffer) -> ReplyReader[bool]:
-    """The answer to CANCEL_WAIT while a wait was pending; False if the wait had been answered."""
+    """Return the answer to CANCEL_WAIT while a wait was pending.
+
+    False if the wait had been answered.
+    """
     # That answer may have been under way: then it comes first.
     is_cancelled = (yield from read_flag(buffer)) == 1
     if not is_cancelled and (yield from read_flag(buffer)) != 1:
@@ -237,25 +243,25 @@ def read_is_cancelled(buffer: ReplyBuffer) -> ReplyReader[bool]:
 
 
 def read_i64(buffer: ReplyBuffer) -> ReplyReader[int]:
-    """A counter or a length."""
+    """Return a counter or a length."""
     number: int = I64.unpack((yield from buffer.take(8)))[0]
     return number
 
 
 def read_ping(buffer: ReplyBuffer) -> ReplyReader[int]:
-    """The nonce that came back."""
+    """Return the nonce that came back."""
     nonce: int = U32.unpack((yield from buffer.take(4)))[0]
     return nonce
 
 
 def read_string(buffer: ReplyBuffer) -> ReplyReader[bytes]:
-    """A value."""
+    """Return a value."""
     (value,) = yield from _strings(buffer, 1, MAX_REPLY_VALUE_BYTES, "value")
     return value
 
 
 def read_strings(count: int) -> Read[list[bytes]]:
-    """As many values."""
+    """Read this number of values."""
 
     def read(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
         return (yield from _strings(buffer, count, MAX_REPLY_VALUE_BYTES, "value"))
@@ -264,7 +270,7 @@ def read_strings(count: int) -> Read[list[bytes]]:
 
 
 def read_popped(buffer: ReplyBuffer) -> ReplyReader[bytes | None]:
-    """The first item of a queue, or None if it had none."""
+    """Return the first item of a queue, or None if it had none."""
     length = yield from read_i64(buffer)
     if length < 0:
         raise ProtocolError(f"the store says that a queue has {length} items")
@@ -272,7 +278,7 @@ def read_popped(buffer: ReplyBuffer) -> ReplyReader[bytes | None]:
 
 
 def read_listed(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
-    """The keys."""
+    """Return the keys."""
     count = yield from read_i64(buffer)
     if count < 0:
         raise ProtocolError(f"the store says that it has {count} keys")
@@ -280,7 +286,7 @@ def read_listed(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
 
 
 def both(first: Read[T], second: Read[U]) -> Read[tuple[T, U]]:
-    """The answers to two requests that were sent together."""
+    """Note that the answers to two requests that were sent together."""
 
     def read(buffer: ReplyBuffer) -> ReplyReader[tuple[T, U]]:
         return ((yield from first(buffer)), (yield from second(buffer)))
@@ -289,7 +295,7 @@ def both(first: Read[T], second: Read[U]) -> Read[tuple[T, U]]:
 
 
 def read_checks(count: int) -> Read[list[bool]]:
-    """The answers to as many CHECKs."""
+    """Note that the answers to as many CHECKs."""
 
     def read(buffer: ReplyBuffer) -> ReplyReader[list[bool]]:
         checks = []

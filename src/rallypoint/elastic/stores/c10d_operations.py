@@ -20,7 +20,7 @@ from rallypoint.elastic.stores import c10d_client as wire
 from rallypoint.wire.c10d_fields import MAX_KEY_BYTES, MAX_KEYS_PER_REQUEST
 
 MAX_KEYS_NAMED = 1000
-"""Of so many keys is asked one by one which are missing, when a wait has failed."""
+"""The most keys that are asked for one by one, when a wait has failed, to name the missing ones."""
 _CHUNK_BYTES = 64 << 20
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ Operation = Generator[Exchange | Wait, Any, T]
 
 
 def get(key: bytes) -> Operation[bytes]:
-    """The value, once there is one."""
+    """Return the value, once there is one."""
     keys = (key,)
     while True:
         value: bytes = yield Exchange(wire.get(key), wire.read_string)
@@ -74,7 +74,10 @@ def get(key: bytes) -> Operation[bytes]:
 
 
 def multi_get(keys: Sequence[bytes]) -> Operation[list[bytes]]:
-    """The values, in order, once all are there; of one moment, if one request can have them all."""
+    """Return the values, in order, once all are there.
+
+    Of one moment, if one request can have them all.
+    """
     while True:
         values = yield from _values(keys)
         doubtful = [key for key, value in zip(keys, values, strict=True) if not value]
@@ -88,7 +91,7 @@ def multi_get(keys: Sequence[bytes]) -> Operation[list[bytes]]:
 
 
 def check(keys: Sequence[bytes]) -> Operation[bool]:
-    """Whether all of the keys are there."""
+    """Return whether all of the keys are there."""
     for chunk in _chunks(keys):
         if not (yield Exchange(wire.check(chunk), wire.read_check)):
             return False
@@ -96,13 +99,13 @@ def check(keys: Sequence[bytes]) -> Operation[bool]:
 
 
 def wait(keys: Sequence[bytes]) -> Operation[None]:
-    """Returns when all of the keys have been written."""
+    """Return when all of the keys have been written."""
     if not (yield from check(keys)):
         yield from _wait_missing(keys)
 
 
 def queue_pop(key: bytes, block: bool) -> Operation[bytes | None]:
-    """The first item of a queue; None if there is none and it should not `block`.
+    """Return the first item of a queue; None if there is none and it should not `block`.
 
     Somebody else may take what woke us, so it is tried until there is an item or the time is over.
     """
@@ -115,7 +118,7 @@ def queue_pop(key: bytes, block: bool) -> Operation[bytes | None]:
 
 
 def barrier(key: bytes, world_size: int) -> Operation[None]:
-    """Returns when so many have come."""
+    """Return when so many have come."""
     # Answered by now: what was written before this, and is not answered itself, has been stored.
     yield Exchange(wire.ping(0), wire.read_ping)
     if not (yield Wait(wire.barrier(key, world_size), is_repeatable=False)):
@@ -123,7 +126,7 @@ def barrier(key: bytes, world_size: int) -> Operation[None]:
 
 
 def _wait_missing(keys: Sequence[bytes]) -> Operation[None]:
-    """Waits for keys of which one at least was missing. Raises MissingError."""
+    """Wait for keys of which one at least was missing. Raises MissingError."""
     for chunk in _chunks(keys):
         if not (yield Wait(wire.wait(chunk))):
             missing = yield from _missing(keys)

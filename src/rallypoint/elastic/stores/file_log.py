@@ -73,7 +73,10 @@ class FileLog:
 
     @contextmanager
     def shared(self, doing: str, lock_wait_s: float) -> Iterator[Replay]:
-        """What the file says now; a file that is not there says nothing. Nothing is changed."""
+        """Yield what the file says now; a file that is not there says nothing.
+
+        Nothing is changed.
+        """
         with self._locked(doing, fcntl.LOCK_SH, lock_wait_s) as fd:
             if fd >= 0:
                 self._refresh(fd)
@@ -83,7 +86,7 @@ class FileLog:
 
     @contextmanager
     def exclusive(self, doing: str, lock_wait_s: float) -> Iterator[Appending]:
-        """The same, while nobody else reads or writes; a file that is not there is created.
+        """Yield the same, while nobody else reads or writes; a file that is not there is created.
 
         What a killed writer left is put right first. Raises StoreError if there is no room.
         """
@@ -96,7 +99,7 @@ class FileLog:
             yield appending
 
     def retire(self) -> None:
-        """Counts this object as closed; the last one of a full world removes the file.
+        """Count this object as closed; the last one of a full world removes the file.
 
         Does nothing in a process that has not used the file, or if the file is gone.
         """
@@ -120,18 +123,18 @@ class FileLog:
             appending.append(records)
 
     def retire_quietly(self) -> None:
-        """The same at the end of the object's life, when nothing could catch an error."""
+        """Retire at the end of the object's life, when nothing could catch an error."""
         try:
             self.retire()
         except (StoreError, OSError):
             pass
 
     def unwatch(self, keys: set[bytes]) -> None:
-        """Ends what a caller began by adding the set to the watchers."""
+        """End what a caller began by adding the set to the watchers."""
         self._replay.watchers.pop(id(keys), None)
 
     def check_open(self) -> None:
-        """Raises StoreError after `retire`."""
+        """Check that the store is open. Raises StoreError after `retire`."""
         if self._closed:
             raise StoreError(f"the store at {self.path} was closed: make another one")
 
@@ -139,7 +142,7 @@ class FileLog:
     def _locked(
         self, doing: str, how: int, lock_wait_s: float, create: bool | None = None
     ) -> Iterator[int]:
-        """The file, open and locked; -1 if it is not there and is not to be created."""
+        """Yield the file, open and locked; -1 if it is not there and is not to be created."""
         started = monotonic()
         if not self._turn.acquire(timeout=min(max(lock_wait_s, 0.0), threading.TIMEOUT_MAX)):
             raise self._locked_out(doing, started)
@@ -232,7 +235,7 @@ class FileLog:
             os.close(fd)
 
     def _refresh(self, fd: int) -> Tail:
-        """Applies what was appended since the last time; what is left after the last record."""
+        """Apply what was appended meanwhile; return what is left after the last record."""
         status = os.fstat(fd)
         file_id = (status.st_dev, status.st_ino)
         replay = self._replay
@@ -274,7 +277,7 @@ class Appending:
         self.replay = replay
 
     def append(self, records: bytes) -> None:
-        """Writes records, and applies them. Raises StoreError with nothing of them written."""
+        """Write records, and applies them. Raises StoreError with nothing of them written."""
         self._write(records, self.replay.offset)
         self.replay.read(records)
 
@@ -326,7 +329,9 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def poll(look: Callable[[float], T | None], wait_s: float) -> T | None:
-    """The first result of `look` that is not None, within `wait_s`; called once at least. Blocks.
+    """Return the first result of `look` that is not None, within `wait_s`. Blocks.
+
+    It is called once at least.
 
     `look` gets the seconds that it may wait for a lock, and raises StoreTimeoutError if it does not
     get the lock; only the first such error is passed on.

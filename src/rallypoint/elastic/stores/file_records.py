@@ -53,7 +53,7 @@ _TRAIL_BYTES = 256
 
 
 def encode(key: bytes, value: bytes) -> bytes:
-    """A record that stores a value.
+    """Return a record that stores a value.
 
     `key` is a user's with its slash, or REFCOUNT or CLEANUP. Raises ValueError for what the format
     has no room for; so do the other encoders.
@@ -62,22 +62,22 @@ def encode(key: bytes, value: bytes) -> bytes:
 
 
 def encode_deletion(key: bytes) -> bytes:
-    """A record that deletes a user's key."""
+    """Return a record that deletes a user's key."""
     return _encode(b"-", key, b"")
 
 
 def encode_push(key: bytes, item: bytes) -> bytes:
-    """A record that lengthens a queue."""
+    """Return a record that lengthens a queue."""
     return _encode(b"-push", key, item)
 
 
 def encode_pop(key: bytes) -> bytes:
-    """A record that takes the first item of a queue."""
+    """Return a record that takes the first item of a queue."""
     return _encode(b"-pop", key, b"")
 
 
 def encode_batch(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Records that store values, all of them or none."""
+    """Return records that store values, all of them or none."""
     records = [encode(key, value) for key, value in pairs]
     if len(records) < 2:
         return b"".join(records)
@@ -97,14 +97,16 @@ def _encode(mark: bytes, key: bytes, value: bytes) -> bytes:
 
 
 class Tail(Struct, frozen=True):
-    """What a killed writer left after the last whole record; the next writer puts it right."""
+    """The bytes that a killed writer left after the last whole record; the next writer puts it
+    right.
+    """
 
     torn_bytes: int = 0  # an unfinished record, to be cut off
     owed: bytes = b""  # the rest of a batch of which all is known, to be appended
 
 
 class Replay:
-    """What the records of a file add up to, as far as it was read. Keys are with their slash."""
+    """The sum of a file's records, as far as it was read. Keys are with their slash."""
 
     def __init__(self, file_name: str) -> None:
         self._file_name = file_name
@@ -122,7 +124,7 @@ class Replay:
         self.trail = b""  # what stands before it, to recognise the file by
 
     def read(self, data: bytes) -> Tail:
-        """Applies all whole records; `data` is the file from `offset` to its end.
+        """Apply all whole records; `data` is the file from `offset` to its end.
 
         Raises StoreCorruptError, with nothing changed.
         """
@@ -135,7 +137,7 @@ class Replay:
         return tail
 
     def has(self, key: bytes) -> bool:
-        """Whether there is such a value, or such a queue with an item in it."""
+        """Return whether there is such a value, or such a queue with an item in it."""
         return key in self.values or key in self.queues
 
     def _apply(self, key: bytes, value: bytes) -> None:
@@ -163,7 +165,7 @@ class Replay:
             watcher.discard(key)
 
     def _split(self, data: bytes) -> tuple[list[tuple[bytes, bytes]], int, Tail]:
-        """The whole records, where they end in `data`, and what is after them."""
+        """Return the whole records, where they end in `data`, and what is after them."""
         records: list[tuple[bytes, bytes]] = []
         start = 0
         while start < len(data):
@@ -184,7 +186,7 @@ class Replay:
         return records, start, Tail()
 
     def _check_torn(self, data: bytes, start: int) -> None:
-        """Raises _ImplausibleError unless it can be cut off without any loss."""
+        """Check that it can be cut off without any loss. Raises _ImplausibleError."""
         torn = data[start:]
         if self.offset + start == 0 and torn[: len(_FIRST_BYTES)] != _FIRST_BYTES[: len(torn)]:
             raise _ImplausibleError("it does not begin as a store's file does")
@@ -245,7 +247,7 @@ def _check_key(key: bytes, is_whole: bool) -> None:
 
 
 def _owed(batch: bytes, data: bytes, start: int) -> bytes:
-    """What is missing of the records of a batch, which begin there."""
+    """Return the missing part of the records of a batch, which begin there."""
     promised = batch.translate(_FLIP)
     if not _are_records(promised, 0):
         raise _ImplausibleError("a batch does not consist of records")
@@ -256,7 +258,7 @@ def _owed(batch: bytes, data: bytes, start: int) -> bytes:
 
 
 def _are_records(data: bytes, start: int) -> bool:
-    """Whether whole records, and nothing else, fill the data from there to its end."""
+    """Return whether whole records, and nothing else, fill the data from there to its end."""
     try:
         while start < len(data):
             found = _record_at(data, start)

@@ -86,7 +86,7 @@ class FileStore(Store):
         return self._file_name
 
     def close(self) -> None:
-        """Ends the use of this object, the second time too. Raises StoreError."""
+        """End the use of this object, the second time too. Raises StoreError."""
         self._retire.detach()
         self._log.retire()
 
@@ -264,7 +264,7 @@ class FileStore(Store):
         return read
 
     def _wait_until_written(self, doing: str, missing: KeyNames, wait_s: float) -> bool:
-        """Whether all were; `missing` is among the watchers, and leaves them here."""
+        """Return whether all were; `missing` is among the watchers, and leaves them here."""
 
         def look(left_s: float) -> bool | None:
             return self._look(doing, lambda _: not missing, left_s) or None
@@ -293,7 +293,7 @@ def _sum(file: Appending, key: bytes, amount: int) -> int:
 
 
 def _number(value: bytes, key: bytes) -> int:
-    """The counter; an empty value counts as 0, as torch has it."""
+    """Return the counter; an empty value counts as 0, as torch has it."""
     number = counter_of(value) if value else 0
     if number is None:
         raise StoreError(f"key {key[1:]!r} holds {value[:40]!r}, not a 64-bit number")

@@ -131,7 +131,9 @@ class HashStore(Store):
 
 
 class _Room:
-    """What clones share: the machine, behind a lock, and the events that wake waiting calls."""
+    """The part that clones share: the machine, behind a lock, and the events that wake waiting
+    calls.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -140,12 +142,12 @@ class _Room:
         self.ids = itertools.count(_NOT_WAITING + 1)
 
     def ask(self, request: c10d.StoreRequest, client: int = _NOT_WAITING) -> bytes:
-        """The answer to a request that never waits; empty to one that has none."""
+        """Return the answer to a request that never waits; empty to one that has none."""
         with self.lock:
             return self.apply(client, request) or b""
 
     def read_all(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """The values as encoded for a reply, all of one moment; None if one is missing."""
+        """Return the values as encoded for a reply, all of one moment; None if one is missing."""
         with self.lock:
             if self.apply(_NOT_WAITING, c10d.Check(keys)) == NOT_READY:
                 return None
@@ -189,7 +191,7 @@ class _Caller:
             self._room.deliver(self.id, self._room.machine.drop(self.id))
 
     def wait(self, request: c10d.WaitKeys | c10d.Barrier, waited: _Waited) -> bool:
-        """Whether the answer came in time; if not, the wait has ended too."""
+        """Return whether the answer came in time; if not, the wait has ended too."""
         with self._room.lock:
             self._woken.clear()
             if self._room.apply(self.id, request) is not None:
@@ -221,7 +223,7 @@ def _integer(reply: bytes) -> int:
 
 
 def _strings(reply: bytes) -> list[bytes]:
-    """All strings of a reply."""
+    """Return all strings of a reply."""
     found, position = [], 0
     while position < len(reply):
         (size,) = U64.unpack_from(reply, position)

@@ -116,7 +116,7 @@ class PrefixStore(Store):
         return self._store.has_extended_api()
 
     def _has(self, method: str) -> bool:
-        """Whether the store defines it; a program's need not be one of our classes."""
+        """Return whether the store defines it; a program's need not be one of our classes."""
         return callable(getattr(self._store, method, None))
 
     def _whole(self, key: str) -> str:
@@ -129,5 +129,5 @@ class PrefixStore(Store):
 
 
 def _span(timeout: Timeout) -> timedelta:
-    """The one form that torch's stores take, too."""
+    """Return the one form that torch's stores take, too."""
     return timedelta(seconds=to_seconds(timeout))

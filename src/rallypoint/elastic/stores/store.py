@@ -24,7 +24,7 @@ _FOR_EVER_S = 1e9  # what every clock, lock and kernel takes, and so does a `tim
 
 
 def to_bytes(value: StoreValue) -> bytes:
-    """A value as it is stored. Raises TypeError for anything but text and bytes."""
+    """Return a value as it is stored. Raises TypeError for anything but text and bytes."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -33,7 +33,7 @@ def to_bytes(value: StoreValue) -> bytes:
 
 
 def to_key(key: str) -> bytes:
-    """A key as it is stored. Raises TypeError for anything but text."""
+    """Return a key as it is stored. Raises TypeError for anything but text."""
     if not isinstance(key, str):
         raise TypeError(f"a store's key is str, not {type(key).__name__}: {key!r}")
     return key.encode()
@@ -73,7 +73,7 @@ def to_seconds(timeout: Timeout) -> float:
 
 
 def check_store(store: object, *needed: str) -> None:
-    """Raises ParameterError for what is no store: it lacks one of the methods that are needed."""
+    """Check that it is a store: it has the methods that are needed. Raises ParameterError."""
     methods = needed or ("set", "get")
     missing = [name for name in methods if not callable(getattr(store, name, None))]
     if missing or isinstance(store, type):
@@ -85,7 +85,10 @@ def check_store(store: object, *needed: str) -> None:
 
 
 def to_port(port: int) -> int:
-    """A port. Raises ValueError for what is none: the system would take its lower 16 bits."""
+    """Return a port. Raises ValueError for what is none.
+
+    The system would take its lower 16 bits.
+    """
     if not 0 <= index(port) <= _MAX_PORT:
         raise ValueError(f"port {port}: must be 0 to {_MAX_PORT}")
     return port
@@ -109,23 +112,23 @@ class Store:
         return timedelta(seconds=self._timeout_s)
 
     def set_timeout(self, timeout: Timeout) -> None:
-        """Changes `timeout` for this object, not for clones that exist already."""
+        """Change `timeout` for this object, not for clones that exist already."""
         self._timeout_s = to_seconds(timeout)
 
     def set(self, key: str, value: StoreValue) -> None:
-        """Stores a value, whatever was there. May be retried."""
+        """Store a value, whatever was there. May be retried."""
         raise self._lacks("set")
 
     def get(self, key: str) -> bytes:
-        """The value, once there is one. Raises StoreTimeoutError. Blocks; may be retried."""
+        """Return the value, once there is one. Raises StoreTimeoutError. Blocks; may be retried."""
         raise self._lacks("get")
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to a counter, 0 if missing, and returns the sum. Not to be retried blindly."""
+        """Add to a counter, 0 if missing, and return the sum. Not to be retried blindly."""
         raise self._lacks("add")
 
     def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
-        """Stores `desired_value` if the key has `expected_value`; returns what is there then.
+        """Store `desired_value` if the key has `expected_value`; return what is there then.
 
         A missing key matches an empty `expected_value`; with another one nothing is stored, and
         `expected_value` is returned.
@@ -133,23 +136,23 @@ class Store:
         raise self._lacks("compare_set")
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of the keys are there, as values or as queues that are not empty."""
+        """Return whether all of the keys are there, as values or as queues that are not empty."""
         raise self._lacks("check")
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        """Returns when all of the keys have been written. Raises StoreTimeoutError. Blocks."""
+        """Return when all of the keys have been written. Raises StoreTimeoutError. Blocks."""
         raise self._lacks("wait")
 
     def delete_key(self, key: str) -> bool:
-        """Deletes a value, not a queue; whether there was one."""
+        """Delete a value, not a queue; return whether there was one."""
         raise self._lacks("delete_key")
 
     def num_keys(self) -> int:
-        """How many values the whole store has, those of other prefixes included."""
+        """Return how many values the whole store has, those of other prefixes included."""
         raise self._lacks("num_keys")
 
     def list_keys(self) -> list[str]:
-        """The keys of the values, in no order; through a prefix, its own keys only."""
+        """Return the keys of the values, in no order; through a prefix, its own keys only."""
         raise self._lacks("list_keys")
 
     def append(self, key: str, value: StoreValue) -> None:
@@ -160,32 +163,32 @@ class Store:
             before = now
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values, in order, once all are there. Raises StoreTimeoutError. Blocks."""
+        """Return the values, in order, once all are there. Raises StoreTimeoutError. Blocks."""
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
-        """Stores all values at once. Raises ValueError if the lengths differ."""
+        """Store all values at once. Raises ValueError if the lengths differ."""
         pairs = to_pairs(keys, values)  # Checked before the first is stored.
         for key, (_, value) in zip(keys, pairs, strict=True):
             self.set(key, value)
 
     def queue_push(self, key: str, value: StoreValue) -> None:
-        """Puts an item at the end of a queue. Not to be retried blindly."""
+        """Put an item at the end of a queue. Not to be retried blindly."""
         raise self._lacks("queue_push")
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Takes the first item, once there is one.
+        """Take the first item, once there is one.
 
         Raises StoreQueueEmptyError at once if not `block`, else StoreTimeoutError.
         """
         raise self._lacks("queue_pop")
 
     def queue_len(self, key: str) -> int:
-        """How many items wait in a queue."""
+        """Return how many items wait in a queue."""
         raise self._lacks("queue_len")
 
     def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
-        """Returns when `world_size` callers have come. Raises StoreTimeoutError. Blocks.
+        """Return when `world_size` callers have come. Raises StoreTimeoutError. Blocks.
 
         A caller that timed out stays counted, and the key serves for one barrier only.
         """
@@ -196,11 +199,12 @@ class Store:
     def clone(self) -> Store:
         """Another object for the same store, with the same timeout; a connection of its own.
 
-        That of a program's subclass is of the class here that it derives from, as with torch."""
+        That of a program's subclass is of the class here that it derives from, as with torch.
+        """
         raise self._lacks("clone")
 
     def has_extended_api(self) -> bool:
-        """Whether `append`, `multi_get` and `multi_set` are one operation each."""
+        """Return whether `append`, `multi_get` and `multi_set` are one operation each."""
         names = ("append", "multi_get", "multi_set")
         return all(getattr(type(self), name) is not getattr(Store, name) for name in names)
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class _Call(NamedTuple):
-    """What a thread wants of the store, as errors name it."""
+    """The request of a thread to the store, as errors name it."""
 
     doing: str
     keys: Sequence[str]
@@ -94,12 +94,12 @@ class TCPClient:
     def ask(
         self, doing: str, keys: Sequence[str], request: bytes, read: wire.Read[T], *, again: bool
     ) -> T:
-        """Sends one request and returns its answer; `again` tells that it may be sent twice."""
+        """Send one request and return its answer; `again` tells that it may be sent twice."""
         answer: T = self._once(doing, keys, request, read, again)
         return answer
 
     def tell(self, doing: str, keys: Sequence[str], request: bytes, *, again: bool) -> None:
-        """Sends one request that is not answered: it can get lost after this has returned.
+        """Send one request that is not answered: it can get lost after this has returned.
 
         If it does, the next call raises StoreConnectionError, for it can't answer for both.
         """
@@ -130,7 +130,7 @@ class TCPClient:
             self._give_back(lease)
 
     def close(self) -> None:
-        """Ends every call that is under way, with StoreConnectionError. Safe to call again."""
+        """End every call that is under way, with StoreConnectionError. Safe to call again."""
         if os.getpid() != self._pid:
             # The other process goes on using them: here are only copies of its descriptors.
             for connection in (self._main, *self._spare, *self._lent_now()):
@@ -160,7 +160,7 @@ class TCPClient:
         return _Lease(self._main)
 
     def _take_away(self, lease: _Lease) -> None:
-        """The lease gets the connection for itself, and the next thread another one.
+        """Take the connection for the lease alone; the next thread gets another one.
 
         Everything that was written to it has been answered for: an operation asks before it waits.
         """
@@ -195,7 +195,7 @@ class TCPClient:
         read: wire.Read[Any] | None,
         may_repeat: bool,
     ) -> Any:
-        """One request; on the main connection while that is well, else as any operation.
+        """Return one request; on the main connection while that is well, else as any operation.
 
         The usual case pays for the lock and for system calls: it makes no call, lease or step.
         """
@@ -256,7 +256,10 @@ class TCPClient:
     # Lost connections
 
     def _check_usable(self, call: _Call) -> None:
-        """Raises StoreConnectionError in a process that has been forked, and after a failure."""
+        """Check that the client can be used.
+
+        Raises StoreConnectionError in a process that has been forked, and after a failure.
+        """
         reason = self._failure
         if os.getpid() != self._pid:
             reason = (
@@ -275,7 +278,7 @@ class TCPClient:
         may_repeat: bool,
         owes_answer: bool,
     ) -> None:
-        """Returns if the request may be sent again; raises StoreConnectionError if not.
+        """Return if the request may be sent again; raise StoreConnectionError if not.
 
         `losses` is how many connections this call has lost. `owes_answer`: a request without an
         answer was written before, and may have got lost with the connection unnoticed.

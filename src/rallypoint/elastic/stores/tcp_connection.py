@@ -42,7 +42,7 @@ class TCPConnection:
     """
 
     def __init__(self, host: str, port: int, attempt_s: float, reply_s: float) -> None:
-        """Connects once. Raises ConnectionLostError after `attempt_s` seconds at the latest, or so.
+        """Connect once. Raises ConnectionLostError after `attempt_s` seconds at the latest, or so.
 
         Afterwards an answer is waited for `reply_s` seconds. Both are above 0.
         """
@@ -76,7 +76,7 @@ class TCPConnection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
     def exchange(self, request: bytes, read: wire.Read[T]) -> T:
-        """Sends a request and returns its answer. Raises ConnectionLostError."""
+        """Send a request and return its answer. Raises ConnectionLostError."""
         whole = wire.WHOLE.get(read)
         try:
             self._socket.sendall(request)
@@ -95,7 +95,7 @@ class TCPConnection:
         return answer
 
     def send(self, request: bytes) -> None:
-        """Sends a request that is not answered. Raises ConnectionLostError."""
+        """Send a request that is not answered. Raises ConnectionLostError."""
         try:
             self._socket.sendall(request)
         except BaseException as error:
@@ -104,7 +104,9 @@ class TCPConnection:
         self.owes_answer = True
 
     def wait(self, request: bytes, deadline: float) -> bool:
-        """Sends a request that is answered late; whether the answer came before the deadline.
+        """Send a request that is answered late.
+
+        Return whether the answer came before the deadline.
 
         If not, it is cancelled, and the connection can be used further: the deadline is of the
         monotonic clock. Raises ConnectionLostError.
@@ -134,7 +136,7 @@ class TCPConnection:
             return True
 
     def interrupt(self) -> None:
-        """Ends whatever another thread is doing with it; that thread has to close it then."""
+        """End whatever another thread is doing with it; that thread has to close it then."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -172,7 +174,7 @@ class TCPConnection:
                 return False
 
     def _fail(self, error: BaseException) -> None:
-        """Closes the connection. Raises ConnectionLostError for an error of the system."""
+        """Close the connection. Raises ConnectionLostError for an error of the system."""
         self.close()
         if isinstance(error, BlockingIOError):
             reason = f"no answer within {self._reply_s:.3f} s"

@@ -137,11 +137,11 @@ class TCPStore(Store):
 
     @property
     def libuvBackend(self) -> bool:  # noqa: N802  # Its name in torch.
-        """What was given as `use_libuv`."""
+        """The value that was given as `use_libuv`."""
         return self._uses_libuv
 
     def close(self) -> None:
-        """Ends the connection, and the server if it is here. Safe to call again."""
+        """End the connection, and the server if it is here. Safe to call again."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -214,7 +214,7 @@ class TCPStore(Store):
         return self._client.run("multi_get", keys, operation, self._timeout_s)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
-        """Stores all values at once. Raises ValueError if the lengths differ.
+        """Store all values at once. Raises ValueError if the lengths differ.
 
         Also for more than 131,072 keys: they would not fit into one request, and two are not
         carried out at once.
@@ -257,7 +257,7 @@ class TCPStore(Store):
 
 
 def _reachable(listener: socket.socket) -> tuple[str, int]:
-    """Where a listening socket can be reached from this machine."""
+    """Return where a listening socket can be reached from this machine."""
     address, port = listener.getsockname()[:2]
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address), port
 
@@ -282,7 +282,7 @@ def _close(client: TCPClient | None, server: ServerThread | None) -> None:
 
 
 def _listener(host: str, port: int, fd: int | None) -> socket.socket:
-    """A bound socket: that of the descriptor, or a new one. Raises StoreConnectionError."""
+    """Return a bound socket: that of the descriptor, or a new one. Raises StoreConnectionError."""
     if fd is None:
         return bind(host, port)
     try:
@@ -324,11 +324,11 @@ class ServerThread:
         self._started.wait()
 
     def wait_joined(self, count: int, timeout_s: float) -> int:
-        """Waits until so many have joined, and returns how many have."""
+        """Wait until so many have joined, and return how many have."""
         return self._machine.wait_counted(count, timeout_s)
 
     def close(self) -> None:
-        """Drops every client; neither thread nor socket remains. Safe to call again.
+        """Drop every client; neither thread nor socket remains. Safe to call again.
 
         Does nothing in a forked child, which has no such thread.
         """
@@ -367,8 +367,10 @@ class _Tenants:
         self._users: dict[ServerThread, int] = {}
 
     def server(self, port: int, listen: Callable[[], ServerThread]) -> ServerThread:
-        """The server of the port; `listen` makes one where there is none. A forked child has no
-        such threads."""
+        """Return the server of the port; `listen` makes one where there is none.
+
+        A forked child has no such threads.
+        """
         with self._lock:
             found = self._servers.get((os.getpid(), port)) or listen()
             self._servers[os.getpid(), found.address[1]] = found
@@ -376,7 +378,7 @@ class _Tenants:
             return found
 
     def leave(self, server: ServerThread) -> bool:
-        """Whether nobody uses the server any more."""
+        """Return whether nobody uses the server any more."""
         with self._lock:
             left = self._users.pop(server, 1) - 1
             if left:
@@ -390,7 +392,7 @@ _tenants = _Tenants()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to this address and no other; port 0 picks one.
+    """Return a socket bound to this address and no other; port 0 picks one.
 
     Raises StoreConnectionError if the port is taken, or the address is not of this machine.
     """
@@ -420,7 +422,7 @@ class _CountingMachine(KeyValueMachine):
         return number
 
     def wait_counted(self, count: int, timeout_s: float) -> int:
-        """Waits until so many have been counted, and returns how many have."""
+        """Wait until so many have been counted, and return how many have."""
         with self._changed:
             self._changed.wait_for(lambda: self._counted >= count, timeout_s)
             return self._counted

@@ -125,7 +125,10 @@ def _place(frame: object) -> str:
 
 
 def _own_client() -> AgentTimers:
-    """The timers that the agent of this worker keeps. Raises RuntimeError outside of rallypoint."""
+    """Return the timers that the agent of this worker keeps.
+
+    Raises RuntimeError outside of rallypoint.
+    """
     global _native
     found = shm()
     if found is None:
@@ -147,7 +150,7 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def size(self) -> int:
-        """How many are there now."""
+        """Return how many are there now."""
 
     @abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
@@ -180,7 +183,7 @@ class TimerServer(ABC):
 
     @abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[object, list[TimerRequest]]:
-        """By worker, what ended at `deadline` (seconds since the epoch) or before."""
+        """Return by worker what ended at `deadline` (seconds since the epoch) or before."""
 
     @abstractmethod
     def _reap_worker(self, worker_id: object) -> bool:
@@ -206,7 +209,7 @@ class TimerServer(ABC):
             thread.join(self._max_interval + 1)
 
     def _next_look_s(self) -> float:
-        """How long nothing can end; subclasses that know more may say less."""
+        """Return how long nothing can end; subclasses that know more may say less."""
         return self._max_interval
 
     def _watch(self) -> None:

@@ -41,7 +41,7 @@ class FileTimerRequest(TimerRequest):
     __hash__ = None
 
     def to_json(self) -> str:
-        """The line that a client writes, without its end."""
+        """Return the line that a client writes, without its end."""
         from rallypoint.wire.timer_lines import format_timer_line
 
         return format_timer_line(self.worker_pid, self.scope_id, self.expiration_time, self.signal)
@@ -140,7 +140,7 @@ class FileTimerServer:
         self._pending.forget(*worker_pids)
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
-        """By pid, what ended at `deadline` (seconds since the epoch) or before."""
+        """Return by pid what ended at `deadline` (seconds since the epoch) or before."""
         return {
             int(pid): [FileTimerRequest(int(pid), x.scope, x.ends_at, x.signal) for x in timers]
             for pid, timers in self._pending.all_expired(deadline).items()
@@ -152,8 +152,10 @@ class FileTimerServer:
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
-        """Whether there is such a process, zombies not counted. Raises OSError when the system
-        can't tell."""
+        """Return whether there is such a process, zombies not counted.
+
+        Raises OSError when the system can't tell.
+        """
         from rallypoint.process import sessions
 
         return sessions.session_of(pid) is not None

@@ -44,7 +44,7 @@ class MultiprocessingRequestQueue(RequestQueue):
         self._queue = mp_queue
 
     def size(self) -> int:
-        """How many are there, about."""
+        """Return how many are there, about."""
         return int(self._queue.qsize())
 
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
@@ -62,8 +62,10 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerServer(TimerServer):
-    """Keeps the timers of processes that share a `multiprocessing` queue; ends a worker whose timer
-    has ended by SIGKILL, and that worker only."""
+    """Keeps the timers of processes that share a `multiprocessing` queue.
+
+    Ends a worker whose timer has ended by SIGKILL, and that worker only.
+    """
 
     def __init__(self, mp_queue: Any, max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
@@ -80,7 +82,7 @@ class LocalTimerServer(TimerServer):
         self._pending.forget(*worker_ids)
 
     def get_expired_timers(self, deadline: float) -> dict[object, list[TimerRequest]]:
-        """By pid, what ended at `deadline` or before."""
+        """Return by pid what ended at `deadline` or before."""
         return {
             worker: [TimerRequest(worker, timer.scope, timer.ends_at) for timer in timers]
             for worker, timers in self._pending.all_expired(deadline).items()

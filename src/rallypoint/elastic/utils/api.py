@@ -9,14 +9,16 @@ from rallypoint.worker.environ import get_env_variable_or_raise as get_env_varia
 
 
 class macros:  # noqa: N801  # Its name in torch.
-    """The one text that a worker's arguments may have replaced. As everywhere here, other `$` stay:
-    torch turns `$$` into `$`."""
+    """The one text that a worker's arguments may have replaced.
+
+    As everywhere here, other `$` stay: torch turns `$$` into `$`.
+    """
 
     local_rank = "${local_rank}"
 
     @staticmethod
     def substitute(args: Sequence[object], local_rank: str) -> list[str]:
-        """The arguments as texts, with the worker's local rank."""
+        """Return the arguments as texts, with the worker's local rank."""
         from rallypoint.agent.environ import worker_argv
 
         return worker_argv([str(word) for word in args], int(local_rank))

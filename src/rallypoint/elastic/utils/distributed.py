@@ -8,13 +8,16 @@ from rallypoint.elastic.stores.tcp_store import TCPStore, bind
 
 
 def get_socket_with_port() -> socket.socket:
-    """A socket that is bound to a free port of localhost: nobody else gets that port until it is
-    closed. Raises StoreConnectionError if there is none."""
+    """Return a socket that is bound to a free port of localhost.
+
+    No other process gets that port until it is closed. Raises StoreConnectionError if there is
+    none.
+    """
     return bind("localhost", 0)
 
 
 def get_free_port() -> int:
-    """The number of a port of localhost that is free now; another process may take it."""
+    """Return the number of a port of localhost that is free now; another process may take it."""
     with get_socket_with_port() as free:
         port: int = free.getsockname()[1]
     return port
@@ -30,7 +33,7 @@ def create_c10d_store(
     retries: int = 3,
     use_libuv: bool | None = None,
 ) -> TCPStore:
-    """A `TCPStore`, which a server hosts here. Blocks, at most `timeout` seconds.
+    """Return a `TCPStore`, which a server hosts here. Blocks, at most `timeout` seconds.
 
     A server alone may leave the port out, which is then any free one: see `port`. With
     `wait_for_workers` a server waits until `world_size` processes have come, itself included.

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def get_log_level() -> str:
-    """The level where LOGLEVEL gives none: WARNING."""
+    """Return the level where LOGLEVEL gives none: WARNING."""
     return "WARNING"

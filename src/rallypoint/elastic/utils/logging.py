@@ -10,8 +10,11 @@ from rallypoint.elastic.utils.log_level import get_log_level
 
 
 def get_logger(name: str | None = None) -> logging.Logger:
-    """The logger of this name, or of the module that calls, with the level of the variable LOGLEVEL
-    (a name, as DEBUG), else WARNING. Raises ValueError for a level that is none."""
+    """Return the logger of this name, or of the module that calls.
+
+    With the level of the variable LOGLEVEL (a name, as DEBUG), else WARNING. Raises ValueError for
+    a level that is none.
+    """
     logger = logging.getLogger(name or str(sys._getframe(1).f_globals["__name__"]))
     logger.setLevel(os.environ.get("LOGLEVEL", get_log_level()))
     return logger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def read_proc_state(pid: int) -> str | None:
-    """One letter, as ps shows it: R, S, D, Z, ...; None where the kernel does not tell."""
+    """Return one letter, as ps shows it: R, S, D, Z, ...; None where the kernel does not tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()

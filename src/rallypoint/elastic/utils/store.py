@@ -1,4 +1,4 @@
-"""What a group of ranks does through a store: exchange data, wait for each other.
+"""The operations of a group of ranks through a store: exchange data, wait for each other.
 
 Everything here works with any object of the `Store` vocabulary, torch's own included. Each rank
 makes a fixed number of requests, whatever the size of the group. What is written stays in the
@@ -26,7 +26,7 @@ Name = Callable[[int], str]
 
 @contextmanager
 def store_timeout(store: Any, timeout: float) -> Iterator[None]:
-    """Sets a store's timeout in seconds for the block, and the old one again however it ends."""
+    """Set a store's timeout in seconds for the block, and the old one again however it ends."""
     before = store.timeout
     store.set_timeout(timedelta(seconds=to_seconds(timeout)))
     try:
@@ -36,7 +36,7 @@ def store_timeout(store: Any, timeout: float) -> Iterator[None]:
 
 
 def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
-    """The values of `<prefix><rank>` for every rank, in order, once all are there.
+    """Return the values of `<prefix><rank>` for every rank, in order, once all are there.
 
     Rank 0, which may host the store, returns last. Blocks, each time up to the store's timeout.
     Raises StoreTimeoutError, which names the ranks that were missing.
@@ -47,7 +47,7 @@ def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
 def synchronize(
     store: Any, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: float = 300
 ) -> list[bytes]:
-    """Gives every rank the data of all, in order of ranks; otherwise as `get_all`."""
+    """Give every rank the data of all, in order of ranks; otherwise as `get_all`."""
     _check_rank(rank, world_size)
     store.set(f"{key_prefix}{rank}", data)
     return _get_all(store, rank, key_prefix, world_size, timeout)
@@ -62,7 +62,7 @@ def barrier(
     rank_tracing_decoder: Name | None = None,
     trace_timeout: float = 10,
 ) -> None:
-    """Returns when `world_size` ranks have come. Blocks.
+    """Return when `world_size` ranks have come. Blocks.
 
     Raises StoreTimeoutError; where all give their rank it names those that are missing, each as
     `rank_tracing_decoder` calls it. `trace_timeout` is accepted: to ask who has come needs no wait,
@@ -94,7 +94,7 @@ def _get_all(store: Any, rank: int, prefix: str, world_size: int, timeout_s: flo
 
 
 class _Wait(NamedTuple):
-    """What the error of a wait says: which ranks have not set their keys."""
+    """The text of a wait's error: the ranks that have not set their keys."""
 
     doing: str
     by_rank: Sequence[str]
@@ -103,7 +103,7 @@ class _Wait(NamedTuple):
 
 
 def _wait(store: Any, keys: list[str], timeout_s: float, told: _Wait) -> None:
-    """Waits for keys. A timeout names the ranks that have not set theirs."""
+    """Wait for keys. A timeout names the ranks that have not set theirs."""
     start = monotonic()
     try:
         store.wait(keys, timedelta(seconds=to_seconds(timeout_s)))
@@ -118,7 +118,7 @@ def _wait(store: Any, keys: list[str], timeout_s: float, told: _Wait) -> None:
 
 
 def _absent(store: Any, ranks: list[int], keys: Sequence[str]) -> list[int]:
-    """The first of these ranks whose keys are missing, found by bisection."""
+    """Return the first of these ranks whose keys are missing, found by bisection."""
     if not ranks or store.check([keys[rank] for rank in ranks]):
         return []
     if len(ranks) == 1:

@@ -81,8 +81,10 @@ def _bare_exception(rows: Sequence[str], found: Sequence[Traceback]) -> str:
 
 
 def _abort_text(rows: Sequence[str]) -> str:
-    """Return the text of the last C++ exception, failed assertion or fatal message; empty: there is
-    none."""
+    """Return the text of the last C++ exception, failed assertion or fatal message.
+
+    Empty: there is none.
+    """
     for row in reversed(rows):
         for pattern in _ABORTS:
             if (found := re.search(pattern, row)) is not None:
@@ -103,8 +105,11 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
 def _uncaught(
     found: Sequence[Traceback], program: Program
 ) -> tuple[Traceback | None, Traceback | None]:
-    """Return two tracebacks: the last one of an exception that, as the source proves, nothing can
-    have caught, and the last one of which that is possible."""
+    """Return two tracebacks of exceptions that were not caught.
+
+    The last one of an exception that, as the source proves, nothing can have caught, and the last
+    one of which that is possible.
+    """
     possible = None
     for each in reversed(found):
         if not each.is_ignored:
@@ -117,8 +122,10 @@ def _uncaught(
 
 
 def _reached_the_top(link: ChainLink, program: Program) -> bool | None:
-    """Return whether the source proves that nothing caught the exception; None: a handler did, or
-    may have, or the traceback is of another program."""
+    """Return whether the source proves that nothing caught the exception.
+
+    None: a handler did, or may have, or the traceback is of another program.
+    """
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
     if [frame.name for frame in frames[:2]] == ["<module>"] * 2 and frames[0].file == "<string>":
         del frames[0]  # It runs the program by its path.
@@ -158,8 +165,10 @@ def _class_of(link: ChainLink) -> str:
 
 
 def _text_rows(rows: Sequence[str], link: ChainLink, found: Sequence[Traceback]) -> list[str]:
-    """Return the rows of the exception's text below its first row, without known tails. It
-    includes later output, which can't be distinguished from the text."""
+    """Return the rows of the exception's text below its first row, without known tails.
+
+    It includes later output, which can't be distinguished from the text.
+    """
     begins = {each.begin for each in found}
     kept: list[str] = []
     for index in range(link.error_at + 1, min(len(rows), link.error_at + 2 * _TEXT_ROWS)):
@@ -188,8 +197,10 @@ def _error(link: ChainLink, text: Sequence[str]) -> str:
 
 
 def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> str:
-    """Return the traceback for a report. Each part is bounded; the innermost frames and the first
-    words of the exception stay."""
+    """Return the traceback for a report.
+
+    Each part is bounded; the innermost frames and the first words of the exception stay.
+    """
     shown = _link_rows(traceback.last, _FRAMES_BYTES) + _within(shown_rows(text), _TEXT_BYTES)
     room = _CHAIN_BYTES
     for link, earlier in zip(traceback.links[:0:-1], traceback.links[-2::-1], strict=True):

@@ -26,8 +26,10 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def is_handled(tree: ast.Module | None, line: int, exception: str) -> bool:
-    """Return whether a handler around this line, outside of functions, may catch an exception of
-    that class and continue. Source that can't be parsed has no handlers."""
+    """Return whether a handler around this line may catch an exception of that class.
+
+    Outside of functions, and continue. Source that can't be parsed has no handlers.
+    """
     return tree is not None and any(
         _may_catch(handler, exception) and not _ends_the_program(handler)
         for block in _tries(tree.body, line)
@@ -36,14 +38,18 @@ def is_handled(tree: ast.Module | None, line: int, exception: str) -> bool:
 
 
 def is_within_with(tree: ast.Module | None, line: int) -> bool:
-    """Return whether a `with` statement, outside of functions, is around this line: its context
-    manager may handle an exception."""
+    """Return whether a `with` statement, outside of functions, is around this line.
+
+    Its context manager may handle an exception.
+    """
     return tree is not None and _has_with(tree.body, line)
 
 
 def exits_after(tree: ast.Module | None, line: int, exception: str, code: int) -> bool:
-    """Return whether the innermost handler around this line, in the same function, that may catch
-    an exception of that class exits with `code`."""
+    """Return whether the innermost handler around this line exits with `code`.
+
+    In the same function; one that may catch an exception of that class.
+    """
     if tree is None:
         return False
     nodes = list(ast.walk(tree))
@@ -67,8 +73,10 @@ def _covers(node: ast.stmt, line: int) -> bool:
 
 
 def _exits_with(statement: ast.stmt, code: int) -> bool:
-    """Return whether this last statement of a handler ends the program with `code`. A function that
-    returns the code is taken for a `main` whose result is the exit code."""
+    """Return whether this last statement of a handler ends the program with `code`.
+
+    A function that returns the code is taken for a `main` whose result is the exit code.
+    """
     match statement:
         case ast.Return(value=ast.Constant(value=int(number))):
             return number == code

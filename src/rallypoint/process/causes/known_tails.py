@@ -1,5 +1,6 @@
-"""Recognise output that may follow the traceback that ended a program: progress bars, messages of
-libraries during shutdown, native frames, hints. Pure.
+"""Recognise output that may follow the traceback that ended a program. Pure.
+
+Progress bars, messages of libraries during shutdown, native frames, hints.
 
 Any other row shows that the program continued, so it handled the exception before that row.
 """
@@ -107,6 +108,7 @@ def is_of_a_text(row: str) -> bool:
 
 def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback]) -> bool:
     """Return whether nothing but known tails follows `after`, the first row of an exception.
+
     `others`: tracebacks of exceptions that Python ignored, which may follow.
 
     An indented row belongs to the row above it. In the text of an exception so does a row before an

@@ -1,5 +1,7 @@
 """Put the remembered pieces of a stream together as rows of plain text; a mark stands for each gap.
-Pure."""
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,10 @@ def shown_rows(rows: Sequence[str]) -> list[str]:
 
 
 def _from_a_whole_row(data: bytes) -> bytes:
-    """Return `data` without the rest of a row whose beginning is lost, unless a traceback begins in
-    that rest."""
+    """Return `data` without the rest of a row whose beginning is lost.
+
+    Unless a traceback begins in that rest.
+    """
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
     if ends and HEADER in data[: min(ends)]:
         return data

@@ -16,8 +16,10 @@ _WORDS = 200
 
 
 def traceback_of(exit_: WorkerExit) -> str:
-    """Return the traceback, in the report's detail, of the exception that ended the worker; "" if
-    there is none, or if a fatal signal ended it."""
+    """Return the traceback, in the report's detail, of the exception that ended the worker.
+
+    "" if there is none, or if a fatal signal ended it.
+    """
     if exit_.code is not None and exit_.message.startswith(f"exit code {exit_.code}"):
         return ""  # The program handled the exceptions in its last lines.
     detail = exit_.detail.strip("\n")

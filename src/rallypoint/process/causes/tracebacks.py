@@ -170,8 +170,10 @@ def _links(rows: Sequence[str]) -> Iterator[ChainLink]:
 
 
 def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str | None]:
-    """Return a function that removes the text before the traceback in its first row from each row,
-    if the next row has it too. Numbers in it may differ."""
+    """Return a function that removes the text before the traceback from each row.
+
+    The text of its first row, if the next row has it too. Numbers in it may differ.
+    """
     following = next((row for row in rows[at + 1 : at + 4] if row.strip() and not is_gap(row)), "")
     if not prefix:
         return _as_it_is

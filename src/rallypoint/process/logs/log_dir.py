@@ -71,9 +71,10 @@ class LogDir(Struct, frozen=True):
         node: str = "",
         temp_dir: str = "/tmp",
     ) -> LogDir:
-        """Make this agent's directory, named after `node` unless that is empty. When `log_dir` is
-        None it is made under `temp_dir`, or as Python's tempfile does, under /tmp or /var/tmp
-        when that can't be written.
+        """Make this agent's directory, named after `node` unless that is empty.
+
+        When `log_dir` is None it is made under `temp_dir`, or as Python's tempfile does, under /tmp
+        or /var/tmp when that can't be written.
 
         A directory that was asked for is proved writable with 4 KiB that reach the disk, so that
         a full disk is noticed before any worker starts. Blocks on the file system.
@@ -112,8 +113,9 @@ class LogDir(Struct, frozen=True):
         return cls(root, False, layout)
 
     def begin(self, round_number: int, local_ranks: Iterable[int]) -> str:
-        """Make the directories of one round, `<local rank>` for each of these, and name what holds
-        them; empty when there are no files. Blocks on the disk.
+        """Make the directories of one round, and return the one that holds them.
+
+        `<local rank>` for each of these; empty when there are no files. Blocks on the disk.
 
         Where a round of that number was there before (a coordinator that lost its memory counts
         anew), its files are continued, but an error file is set aside as `error.json.1`, lest it be
@@ -145,8 +147,10 @@ class LogDir(Struct, frozen=True):
 
 
 def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
-    """Make a directory of this agent alone, which stays: under `log_dir`, else under the temporary
-    one. Raises OSError."""
+    """Make a directory of this agent alone, which stays. Raises OSError.
+
+    Under `log_dir`, else under the temporary one.
+    """
     stem = f"{safe_name(run_id)}_stacks_"
     if log_dir is None:
         return _make_temporary(temp_dir, f"rallypoint-{stem}")
@@ -156,12 +160,12 @@ def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
 
 
 def error_file(round_dir: str, local_rank: int) -> str:
-    """Where a worker may leave its exception; empty without a directory."""
+    """Return where a worker may leave its exception; empty without a directory."""
     return os.path.join(round_dir, str(local_rank), _ERROR_FILE) if round_dir else ""
 
 
 def open_log(path: str) -> int:
-    """A descriptor for a worker to write to; an existing file is continued.
+    """Return a descriptor for a worker to write to; an existing file is continued.
 
     Raises LogStorageError or UsageError.
     """
@@ -172,8 +176,10 @@ def open_log(path: str) -> int:
 
 
 def read_remembered(path: str) -> tuple[StreamPiece, ...]:
-    """Return the pieces of this log file that a relay would have remembered, and its end; empty if
-    it can't be read. Blocks on the file. Reads at most the last 8 MiB."""
+    """Return the pieces of this log file that a relay would have remembered, and its end.
+
+    Empty if it can't be read. Blocks on the file. Reads at most the last 8 MiB.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -207,7 +213,7 @@ def _remembered(fd: int, size: int, reach: int) -> Remembered:
 
 
 def is_null_device(path: str) -> bool:
-    """Whether `path` is the null device, by whatever name."""
+    """Return whether `path` is the null device, by whatever name."""
     try:
         found = os.stat(path)
     except OSError:
@@ -217,13 +223,14 @@ def is_null_device(path: str) -> bool:
 
 def path_text(path: str) -> str:
     """`path` for a person or a peer, on one line: bytes that are no UTF-8 are shown as in `\\xff`,
-    control characters as in `\\n`."""
+    control characters as in `\\n`.
+    """
     text = os.fsencode(path).decode(errors="backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def storage_error(path: str, error: OSError) -> RallypointError:
-    """The one line for a person about a log file or directory that can't be used."""
+    """Return the one line for a person about a log file or directory that can't be used."""
     if (short := out_of_files(error)) is not None:
         return short
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -239,8 +246,10 @@ def storage_error(path: str, error: OSError) -> RallypointError:
 
 
 def full_place(paths: Iterable[str]) -> str:
-    """Return the one line for a person about the first of these files whose file system is full;
-    empty: none is. A program that can't write its error to such a file ends without a word."""
+    """Return the one line about the first of these files whose file system is full.
+
+    Empty: none is. A program that can't write its error to such a file ends without a word.
+    """
     for path in filter(None, paths):
         folder = os.path.dirname(path)
         try:
@@ -255,8 +264,10 @@ def full_place(paths: Iterable[str]) -> str:
 
 
 def _make_temporary(temp_dir: str, name: str) -> str:
-    """Never makes the parent: a mistake in TMPDIR must not fill a disk somewhere else. Raises
-    OSError."""
+    """Never makes the parent: a mistake in TMPDIR must not fill a disk somewhere else.
+
+    Raises OSError.
+    """
     parent = os.path.abspath(temp_dir)
     failure: OSError | None = None
     for place in (parent, *TEMPORARY_PLACES):
@@ -281,7 +292,7 @@ def _make_numbered(stem: str) -> str:
 
 
 def _make(path: str) -> bool:
-    """Whether the directory was not there before."""
+    """Return whether the directory was not there before."""
     try:
         os.mkdir(path, mode=0o700)
     except FileExistsError:
@@ -303,7 +314,7 @@ def set_aside(path: str) -> None:
 
 
 def _point(link: str, target: str) -> None:
-    """A convenience: where links are not to be had, there is none."""
+    """Link to the file, for convenience: where links are not to be had, there is none."""
     fresh = f"{link}.new"
     try:
         try:

@@ -1,5 +1,8 @@
-"""The newest output of a round's workers on this node, wherever it goes: from the relay, or from
-files that workers write themselves. For people who ask for it; bounded per look."""
+"""The newest output of a round's workers on this node, wherever it goes.
+
+From the relay, or from files that workers write themselves. For people who ask for it; bounded per
+look.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,10 @@ class ReadStart(Struct, frozen=True):
 
 
 class OutputReader:
-    """Reads on with each `read`. `unread` are the streams of which nothing is kept on this node:
-    local ranks, and 1 or 2."""
+    """Reads on with each `read`.
+
+    `unread` are the streams of which nothing is kept on this node: local ranks, and 1 or 2.
+    """
 
     def __init__(
         self,
@@ -56,7 +61,9 @@ class OutputReader:
         unfinished: bool,
     ) -> None:
         """`unfinished`: gives lines, too, that are not finished: then nothing is to be read later.
-        Else each stream is told of once at the start, if only where it is."""
+
+        Else each stream is told of once at the start, if only where it is.
+        """
         self._outputs, self._round = outputs, round_number
         self._start, self._unfinished = start, unfinished
         self._relayed: dict[tuple[int, int], int] = {}
@@ -96,7 +103,9 @@ class OutputReader:
 
     async def _read_relay(self, now: float) -> list[OutputLines]:
         """Return the lines that have come, as far as the relay has them, up to `OUTPUT_BYTES`.
-        `now`: Unix time."""
+
+        `now`: Unix time.
+        """
         relay = self._outputs.relay
         if relay is None or not self._relayed:
             self._has_more = False

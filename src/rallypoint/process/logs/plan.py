@@ -92,8 +92,10 @@ class ToFile(Struct, frozen=True):
 
 
 class ToRelay(Struct, frozen=True):
-    """The worker writes to a pipe that the relay empties. `path` is empty without a file, which is
-    rotated when it reaches `max_bytes`; 0: it grows."""
+    """The worker writes to a pipe that the relay empties.
+
+    `path` is empty without a file, which is rotated when it reaches `max_bytes`; 0: it grows.
+    """
 
     console: ConsoleRoute
     path: str
@@ -116,8 +118,10 @@ def resolve_mode(
 
 
 def plan_stream(stream: Std, wish: StreamWish, *, mode: OutputMode, inherits: Std) -> Route:
-    """The route of one stream; `mode` is a settled one (see `resolve_mode`). `inherits`: those of
-    the agent's streams that workers are to have themselves, as terminals."""
+    """Return the route of one stream; `mode` is a settled one (see `resolve_mode`).
+
+    `inherits`: those of the agent's streams that workers are to have themselves, as terminals.
+    """
     if mode is OutputMode.AUTO:
         raise ValueError("the output mode must be settled before streams are planned")
     keep_tail = stream is Std.ERR
@@ -143,7 +147,7 @@ def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) 
 
 
 def drawing_wanted(*, term: str | None) -> bool:
-    """Whether a terminal can redraw what stands there already; `term` is TERM, if set."""
+    """Return whether a terminal can redraw what stands there already; `term` is TERM, if set."""
     return term != "dumb"
 
 
@@ -163,7 +167,7 @@ class LinePrefix(Struct, frozen=True):
     host: str = ""
 
     def text(self, console: ConsoleRoute, local_rank: int, rank: int) -> bytes:
-        """The prefix of one stream."""
+        """Return the prefix of one stream."""
         match console:
             case ConsoleRoute.NONE | ConsoleRoute.RAW | ConsoleRoute.LINES:
                 return b""
@@ -228,24 +232,24 @@ def rank_key(text: str) -> int | str | None:
 
 
 def streams_of(wanted: StdMap, local_rank: int, rank: int) -> Std:
-    """The streams that `wanted` names for one worker."""
+    """Return the streams that `wanted` names for one worker."""
     if isinstance(wanted, Std):
         return wanted
     return Std(wanted.get(f"g{rank}", wanted.get(local_rank, Std.NONE)))
 
 
 def is_named(ranks: Collection[int | str] | None, local_rank: int, rank: int) -> bool:
-    """Whether a filter lets this worker through; None lets all through."""
+    """Return whether a filter lets this worker through; None lets all through."""
     return ranks is None or local_rank in ranks or f"g{rank}" in ranks
 
 
 def to_map(val_or_map: StdMap, local_world_size: int) -> dict[int, Std]:
-    """One entry per local rank; who is not named gets none. Global ranks are left out."""
+    """Return one entry per local rank; who is not named gets none. Global ranks are left out."""
     return {rank: streams_of(val_or_map, rank, -1) for rank in range(local_world_size)}
 
 
 def names_any(wanted: StdMap) -> bool:
-    """Whether a stream of any worker is named."""
+    """Return whether a stream of any worker is named."""
     return bool(wanted if isinstance(wanted, Std) else any(wanted.values()))
 
 

@@ -55,8 +55,10 @@ class LogsDest(Struct, dict=True):
 
 
 def checked(given: object) -> LogsDest:
-    """Return the result of a package's `reify` as ours. Raises AttributeError, TypeError or
-    ValueError for what is none."""
+    """Return the result of a package's `reify` as ours.
+
+    Raises AttributeError, TypeError or ValueError for what is none.
+    """
     dest = LogsDest()
     for name in ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files"):
         setattr(dest, name, _paths(name, getattr(given, name)))
@@ -77,7 +79,7 @@ class Reifies(Protocol):
     """The part of a `LogsSpecs` that is needed; torch's have it, too."""
 
     def reify(self, envs: Environs) -> LogsDest:
-        """Where the streams go."""
+        """Return where the streams go."""
 
 
 class LogsSpecs(ABC):
@@ -101,7 +103,9 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: Environs) -> LogsDest:
-        """The destinations for one round. Called in the agent's loop: should not block for long.
+        """Return the destinations for one round.
+
+        Called in the agent's loop: should not block for long.
 
         Whatever it raises ends the agent with one line.
         """
@@ -137,7 +141,7 @@ class DefaultLogsSpecs(LogsSpecs):
         self._log_dir: LogDir | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether it was made with the same arguments, as with torch."""
+        """Return whether it was made with the same arguments, as with torch."""
         return isinstance(other, DefaultLogsSpecs) and self._given == other._given
 
     def __hash__(self) -> int:
@@ -157,8 +161,10 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def directory(self) -> str | None:
-        """The directory of this agent's files; empty if there are no files, None before it is
-        made with the first round."""
+        """The directory of this agent's files.
+
+        Empty if there are no files, None before it is made with the first round.
+        """
         return self._log_dir.root if self._log_dir is not None else None
 
     @property
@@ -168,13 +174,16 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def may_stay(self) -> bool:
-        """Whether files were asked for, but no directory was named: what was written stays when the
-        job fails."""
+        """Whether files were asked for, but no directory was named.
+
+        What was written stays when the job fails.
+        """
         return self._base is None and (names_any(self._redirects) or names_any(self._tee))
 
     def open(self, run_id: str, temp_dir: str = "") -> LogDir:
-        """Make this agent's directory; only the first call does. Blocks on the file system.
-        `temp_dir`: in place of the usual one.
+        """Make this agent's directory; only the first call does.
+
+        Blocks on the file system. `temp_dir`: in place of the usual one.
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
@@ -182,8 +191,10 @@ class DefaultLogsSpecs(LogsSpecs):
             return self._open(run_id, temp_dir)
 
     def reify(self, envs: Environs) -> LogsDest:
-        """Make the directories of one round. The round is RALLYPOINT_ROUND of the workers, or
-        without it TORCHELASTIC_RESTART_COUNT. Blocks on the file system.
+        """Make the directories of one round.
+
+        The round is RALLYPOINT_ROUND of the workers, or without it TORCHELASTIC_RESTART_COUNT.
+        Blocks on the file system.
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
@@ -191,8 +202,10 @@ class DefaultLogsSpecs(LogsSpecs):
             return self._reify(envs)
 
     def close(self, *, keep: bool) -> None:
-        """At the end: remove a temporary directory, unless `keep`; who opens these again gets
-        another. Never raises."""
+        """Remove a temporary directory at the end, unless `keep`.
+
+        A later opening gets another directory. Never raises.
+        """
         if self._log_dir is not None:
             self._log_dir.close(keep=keep)
             self._log_dir = None
@@ -243,7 +256,7 @@ class CommandLogsSpecs(DefaultLogsSpecs):
 
 
 def known_logs_specs() -> list[str]:
-    """The names that `--logs-specs` takes: `default`, and what installed packages offer."""
+    """Return the names that `--logs-specs` takes: `default`, and what installed packages offer."""
     from importlib.metadata import entry_points
 
     offered = [*entry_points(group=GROUP), *entry_points(group=TORCH_GROUP)]

@@ -65,8 +65,10 @@ class WorkerOutput(Struct, frozen=True):
     """The log file of its stdout; empty: there is none."""
 
     def written_log(self) -> str:
-        """Return the log file to read: that of stdout if that of stderr is empty. Blocks on the
-        file system."""
+        """Return the log file to read: that of stdout if that of stderr is empty.
+
+        Blocks on the file system.
+        """
         if self.stdout_file and not _size(self.log_file) and _size(self.stdout_file):
             return self.stdout_file
         return self.log_file
@@ -87,8 +89,10 @@ class WorkerOutputs(Struct, eq=False):
     _routes: dict[tuple[int, int, Std], Route] = field(default_factory=dict)
 
     def read_progress(self, round_number: int, shm: str) -> None:
-        """Have the relay look for progress in the output of this round's workers, which are opened
-        next, if that was asked for; `shm`: the path of their shared memory, empty: there is none.
+        """Have the relay look for progress in the output of this round's workers.
+
+        They are opened next, if that was asked for; `shm`: the path of their shared memory, empty:
+        there is none.
         """
         pattern = self.settings.progress_pattern
         if self.relay is not None and pattern and shm:
@@ -100,8 +104,9 @@ class WorkerOutputs(Struct, eq=False):
             await self.relay.progress_read()
 
     def open_round(self, round_number: int, envs: Environs) -> list[WorkerOutput]:
-        """Make files and pipes of the workers about to be spawned, by local rank; `envs` are
-        theirs. Blocks on the log directory.
+        """Make files and pipes of the workers about to be spawned, by local rank.
+
+        `envs` are theirs. Blocks on the log directory.
 
         Raises LogStorageError or UsageError, LogsSpecsError for a plug-in's mistake, or OSError
         when descriptors have run out; nothing stays open then.
@@ -112,8 +117,10 @@ class WorkerOutputs(Struct, eq=False):
     def open_files(
         self, dest: LogsDest, round_number: int, ranks: Mapping[int, int]
     ) -> list[WorkerOutput]:
-        """The same where the files are known; `ranks` by local rank. Raises what `open_round` does,
-        but for what its plug-in raises."""
+        """Return the same where the files are known; `ranks` by local rank.
+
+        Raises what `open_round` does, but for what its plug-in raises.
+        """
         self._routes = {k: r for k, r in self._routes.items() if k[0] >= round_number - 1}
         opened: list[WorkerOutput] = []
         try:
@@ -193,12 +200,14 @@ class WorkerOutputs(Struct, eq=False):
                 return self.relay.add(worker, stream, route, prefix, draws=self.settings.draws)
 
     def route_of(self, round_number: int, local_rank: int, stream: Std) -> Route | None:
-        """Where a stream of a worker of this round, or the one before it, goes."""
+        """Return where a stream of a worker of this round, or the one before it, goes."""
         return self._routes.get((round_number, local_rank, stream))
 
     async def last_words(self, round_number: int, local_rank: int) -> LastWords:
-        """Return the end of the output of a worker that has ended; empty for a stream that this
-        agent can't read. Blocks on the worker's log files."""
+        """Return the end of the output of a worker that has ended.
+
+        Empty for a stream that this agent can't read. Blocks on the worker's log files.
+        """
         routes = [self.route_of(round_number, local_rank, each) for each in (Std.ERR, Std.OUT)]
         relayed = LastWords()
         if self.relay is not None and any(isinstance(route, ToRelay) for route in routes):

@@ -20,8 +20,10 @@ _PACKAGE = os.path.dirname(os.path.dirname(OWN_FOLDER)) + os.sep
 
 
 def main() -> None:
-    """The program: `bootstrap.py CALL_FD RESULT_FD FD,... TITLE`; the last FDs, which may be none,
-    are of the arguments."""
+    """Run `bootstrap.py CALL_FD RESULT_FD FD,...`.
+
+    TITLE`; the last FDs, which may be none, are of the arguments.
+    """
     forget_own_folder()
     call_fd, result_fd, fds = sys.argv[1:4]
     inherited = [int(fd) for fd in fds.split(",") if fd]
@@ -31,8 +33,9 @@ def main() -> None:
 
 
 def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None:
-    """Make the call that `calls.PickledCall` holds, and leave its result. Consumes no descriptor
-    but closes `call_fd`.
+    """Make the call that `calls.PickledCall` holds, and leave its result.
+
+    Consumes no descriptor but closes `call_fd`.
 
     What the function, or an import for it, raises is written to the error file, and raised.
     """
@@ -72,8 +75,10 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
 
 
 def prepare_from(call_fd: int) -> dict[str, object]:
-    """In a prepared process: have the paths of a call's caller, and closes `call_fd`. Returns what
-    `import_main` needs."""
+    """In a prepared process: have the paths of a call's caller, and closes `call_fd`.
+
+    Returns what `import_main` needs.
+    """
     import io
     import pickle
 
@@ -155,8 +160,10 @@ def show_users_frames() -> None:
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the leading frames of ours and of the import system; all of it
-    if nothing else remains."""
+    """Return the traceback without the leading frames of ours and of the import system.
+
+    All of it if nothing else remains.
+    """
     inner = trace
     while inner is not None:
         name = inner.tb_frame.f_code.co_filename
@@ -220,7 +227,7 @@ def _what(function: object, result: object) -> str:
 
 
 def _read(fd: int) -> bytes:
-    """All of a file whose position other processes share."""
+    """Return all of a file whose position other processes share."""
     size, chunks, offset = os.fstat(fd).st_size, [], 0
     while offset < size:
         chunks.append(os.pread(fd, size - offset, offset))

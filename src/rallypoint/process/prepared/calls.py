@@ -41,8 +41,9 @@ class PickledCall:
 
 
 def pickle_calls(call: FunctionCall) -> list[PickledCall]:
-    """Each worker's call, by local rank. Who has the same arguments as the one before shares its
-    call: they may be large.
+    """Return each worker's call, by local rank.
+
+    Who has the same arguments as the one before shares its call: they may be large.
 
     Raises UsageError when the function or an argument can't be pickled; then none is open. Raises
     UnguardedLaunchError in a worker that is about to find its own function.
@@ -64,8 +65,10 @@ def pickle_calls(call: FunctionCall) -> list[PickledCall]:
 
 
 def interpreter_command() -> list[str]:
-    """Return the command of this interpreter with this process's options (-X, -W, -O ..), its
-    streams unbuffered."""
+    """Return the command of this interpreter with this process's options.
+
+    -X, -W, -O and the like; its streams are unbuffered.
+    """
     from multiprocessing.spawn import get_command_line
 
     command = [os.fsdecode(word) for word in get_command_line()]
@@ -76,7 +79,9 @@ def bootstrap_argv(
     call: PickledCall, result_fd: int, title: str
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the command to exec, and the descriptors to pass, for a worker that makes this call.
-    The title is only there to be seen in `ps -f`."""
+
+    The title is only there to be seen in `ps -f`.
+    """
     fds = ",".join(map(str, call.fds))
     argv = [*interpreter_command(), BOOTSTRAP, str(call.fd), str(result_fd), fds, title]
     return argv, (call.fd, result_fd, *call.fds)
@@ -125,8 +130,11 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
 
 
 def _dumps(*, imports_main: bool) -> Callable[[object], memoryview]:
-    """Pickle as multiprocessing does. Unless workers import the main program, what refers to
-    something that is defined there can't be unpickled, and raises PicklingError here."""
+    """Pickle as multiprocessing does.
+
+    Unless workers import the main program, what refers to something that is defined there can't be
+    unpickled, and raises PicklingError here.
+    """
     import pickle
     from multiprocessing.reduction import ForkingPickler
     from types import FunctionType
@@ -165,7 +173,7 @@ def _can_pickle(function: Callable[..., object], dumps: Callable[[object], objec
 
 
 def memory_file(name: str) -> int:
-    """A new anonymous file (close-on-exec, above 2)."""
+    """Return a new anonymous file (close-on-exec, above 2)."""
     import fcntl
 
     if hasattr(os, "memfd_create"):
@@ -183,14 +191,16 @@ def memory_file(name: str) -> int:
 
 
 class ResultFiles:
-    """One per worker of a round: `open` each, then `load` or `close` all. What is left of a round
-    that nobody asks about is thrown away with this object."""
+    """One per worker of a round: `open` each, then `load` or `close` all.
+
+    What is left of a round that nobody asks about is thrown away with this object.
+    """
 
     def __init__(self) -> None:
         self._fds: dict[int, int] = {}
 
     def open(self, local_rank: int) -> int:
-        """The descriptor for the worker of this local rank; it stays ours to close."""
+        """Return the descriptor for the worker of this local rank; it stays ours to close."""
         self._fds[local_rank] = memory_file("rallypoint-result")
         return self._fds[local_rank]
 
@@ -235,15 +245,17 @@ _of_this_worker: list[int] = []
 
 
 class InheritedFd:
-    """Stands for a descriptor in the arguments of a function (a shared tensor, a pipe, a queue), as
-    what `multiprocessing.reduction.DupFd` returns. Pickled is its place in a list of descriptors;
-    the worker gets the list itself."""
+    """A descriptor in the arguments of a function (a shared tensor, a pipe, a queue).
+
+    As what `multiprocessing.reduction.DupFd` returns. Pickled is its place in a list of
+    descriptors; the worker gets the list itself.
+    """
 
     def __init__(self, place: int) -> None:
         self._place = place
 
     def detach(self) -> int:
-        """The descriptor, which the caller then owns. In the worker."""
+        """Return the descriptor, which the caller then owns. In the worker."""
         return _of_this_worker[self._place]
 
 

@@ -98,7 +98,7 @@ def _run_module(name: str) -> None:
 
 
 def _holds_modules(name: str) -> bool:
-    """A directory, or an archive."""
+    """Return whether a directory, or an archive."""
     if name.endswith((".py", ".pyc")):
         return False
     import zipfile

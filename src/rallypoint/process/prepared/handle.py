@@ -35,8 +35,10 @@ _LENGTH = struct.Struct("=I")
 
 
 class PreparedProcessLostError(InfrastructureError):
-    """The prepared process was killed, or does not answer; no worker of the batch is left. Worth
-    another try."""
+    """The prepared process was killed, or does not answer; no worker of the batch is left.
+
+    Worth another try.
+    """
 
 
 class Preparation(Struct, frozen=True):
@@ -65,8 +67,11 @@ _adopting_lock = threading.Lock()
 
 
 def adopt_orphans(owner: object) -> None:
-    """Have orphans of what this process starts become its children, whom it must reap, until the
-    last owner calls `release_orphans`. Raises UsageError where the system has no such thing."""
+    """Have orphans of what this process starts become its children.
+
+    It must reap them, until the last owner calls `release_orphans`. Raises UsageError where the
+    system has no such thing.
+    """
     with _adopting_lock:
         if not syscalls.adopt_orphans(True):
             raise UsageError("workers can be forked from a prepared process on Linux only")
@@ -92,8 +97,10 @@ class PreparedProcess:
     def start(
         cls, preparation: Preparation, environ: Mapping[str, str], guard: Guard, title: str
     ) -> PreparedProcess:
-        """Exec it; `ps -f` shows the title. It imports on its own; see `readiness`. Raises
-        UsageError when the interpreter can't be run."""
+        """Exec it; `ps -f` shows the title.
+
+        It imports on its own; see `readiness`. Raises UsageError when the interpreter can't be run.
+        """
         ours, theirs = socket.socketpair()
         try:
             argv = [*preparation.interpreter, "-u", PROGRAM, str(theirs.fileno()), title]
@@ -139,8 +146,10 @@ class PreparedProcess:
         )
 
     def fork(self, commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
-        """Fork all workers, or none; they are children of this process. Blocks for some 10 ms per
-        worker, as forking a large process takes. After it has said that it is ready.
+        """Fork all workers, or none; they are children of this process.
+
+        Blocks for some 10 ms per worker, as forking a large process takes. After it has said that
+        it is ready.
 
         Of a command with `pass_fds` these are its call and its result.
 
@@ -172,7 +181,7 @@ class PreparedProcess:
         return [WorkerProcess(pid) for pid in pids]
 
     def use_guard(self, guard: Guard) -> None:
-        """The guard was replaced."""
+        """Use the guard that replaces the former one."""
         self._guard = guard
         guard.register(self.pid)
         guard.spare(self.pid)

@@ -51,7 +51,7 @@ def native_threads() -> list[str]:
 
 
 def cuda_is_initialised() -> bool:
-    """Whether this process has called CUDA, by torch or otherwise."""
+    """Return whether this process has called CUDA, by torch or otherwise."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return True
@@ -65,15 +65,19 @@ def cuda_is_initialised() -> bool:
 
 
 def give_openblas_its_threads(environ: Mapping[str, str]) -> None:
-    """In a worker: as many as OpenBLAS would have had if it had been loaded here. In the prepared
-    process it was kept at one, at which it starts none."""
+    """In a worker: as many as OpenBLAS would have had if it had been loaded here.
+
+    In the prepared process it was kept at one, at which it starts none.
+    """
     for path in _loaded_openblas():
         _set_openblas_threads(path, environ)
 
 
 def reseed() -> None:
-    """In a worker: numpy's global generator was seeded when it was imported; each worker would draw
-    the same numbers. (Python's own is seeded anew by every fork, torch's always begins the same.)
+    """Seed numpy's global generator anew in a worker.
+
+    It was seeded when it was imported; each worker would draw the same numbers. (Python's own is
+    seeded anew by every fork, torch's always begins the same.)
     """
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

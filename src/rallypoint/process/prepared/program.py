@@ -31,8 +31,10 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _sibling(name: str, folder: str = ".") -> Any:
-    """Import a module beside this one by its path: this interpreter may not have our package. Names
-    that shadow nobody's module."""
+    """Import a module beside this one by its path: this interpreter may not have our package.
+
+    Names that shadow nobody's module.
+    """
     spec = importlib.util.spec_from_file_location(
         f"_rallypoint_{name}", os.path.join(FOLDER, folder, f"{name}.py")
     )
@@ -82,14 +84,18 @@ class StartGate(NamedTuple):
 
 
 class Broken(Exception):
-    """A reason, in one line, why this process can't be forked from or a module can't be
-    imported."""
+    """A reason, in one line, why this process can't be forked from.
+
+    Or why a module can't be imported.
+    """
 
 
 def main() -> None:
-    """`program.py CONTROL_FD TITLE ...`, with `SENT_TO_EVERYBODY` ignored, for it ends
-    with its agent. Returns in a worker only, when that has ended. The words after the title make
-    room for those of workers."""
+    """Run `program.py CONTROL_FD TITLE ...`. Returns in a worker only, when that has ended.
+
+    With `SENT_TO_EVERYBODY` ignored, for it ends with its agent. The words after the title make
+    room for those of workers.
+    """
     usual_name = titles.name()
     titles.set_name("rallypoint-pre")
     titles.overwrite(sys.argv[2:3])
@@ -226,8 +232,10 @@ def become(worker: WorkerToFork) -> None:
 
 
 def _fork_all(batch: list[WorkerToFork], report: int, gate: StartGate) -> WorkerToFork:
-    """In the short-lived child: fork each, tell its number or minus the error, and exit. Returns
-    in each worker."""
+    """In the short-lived child: fork each, tell its number or minus the error, and exit.
+
+    Returns in each worker.
+    """
     try:
         for worker in batch:
             pid = os.fork()
@@ -315,7 +323,7 @@ def _why_not_imported(name: str, error: BaseException) -> str:
 
 
 def _receive(agent: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """One record and its descriptors. Exits when the agent is gone."""
+    """Return one record and its descriptors. Exits when the agent is gone."""
     head, fds, _, _ = socket.recv_fds(agent, _LENGTH.size, _MAX_FDS)
     head += _exactly(agent, _LENGTH.size - len(head)) if head else _gone()
     return json.loads(_exactly(agent, _LENGTH.unpack(head)[0])), list(fds)

@@ -35,8 +35,10 @@ class Channel:
         return bool(self._reports)
 
     def receive(self) -> tuple[list[tuple[RelayRequest, list[int]]], bool]:
-        """Return the requests that have come, each with its descriptors, and whether the agent is
-        still there."""
+        """Return the requests that have come, each with its descriptors.
+
+        And whether the agent is still there.
+        """
         found: list[tuple[RelayRequest, list[int]]] = []
         while True:
             try:
@@ -55,7 +57,10 @@ class Channel:
         self.send()
 
     def report_failure(self, path: bytes, number: int | None) -> None:
-        """A file or console took no more. Only the first time of each is reported."""
+        """Report that a file or console took no more.
+
+        Only the first time of each is reported.
+        """
         if path not in self._failed_paths:
             self._failed_paths.add(path)
             self.report(WriteFailed(path, number or 0))

@@ -85,11 +85,13 @@ class Relay(Struct, eq=False):
         *,
         title: str = TITLE,
     ) -> Relay:
-        """Fork the relay. May be called before the loop runs; do it while the agent is small. Teed
-        lines are written to what are `sys.stdout` and `sys.stderr` now.
-        `told` gets its news, and `lost`, when the process has died before it was ended, the number
-        of the last round whose output it was given; -1: none. Then `restart` may be called. Both
-        are called in the agent's loop. `title`: what `ps -f` shows.
+        """Fork the relay.
+
+        May be called before the loop runs; do it while the agent is small. Teed lines are written
+        to what are `sys.stdout` and `sys.stderr` now. `told` gets its news, and `lost`, when the
+        process has died before it was ended, the number of the last round whose output it was
+        given; -1: none. Then `restart` may be called. Both are called in the agent's loop. `title`:
+        what `ps -f` shows.
 
         Raises OSError when the system can't fork.
         """
@@ -116,7 +118,7 @@ class Relay(Struct, eq=False):
         *,
         draws: bool = True,
     ) -> int:
-        """The write end of a new pipe, to become the worker's stdout or stderr.
+        """Return the write end of a new pipe, to become the worker's stdout or stderr.
 
         The caller closes it once the worker has it: the stream ends with its last writer.
         Without `draws` a terminal is treated as a file is: of a line that is drawn its last state
@@ -146,8 +148,10 @@ class Relay(Struct, eq=False):
         return writer
 
     def read_progress(self, round_number: int, shm: str, pattern: str) -> None:
-        """Match what the workers of this round write, whose streams are added next, with a pattern
-        as `process/relay/pattern.py` takes it; the path of their shared memory."""
+        """Match the output of this round's workers, whose streams are added next, with a pattern.
+
+        As `process/relay/pattern.py` takes it; the path of their shared memory.
+        """
         self._send(ReadProgress(round_number, os.fsencode(shm), os.fsencode(pattern)))
 
     def status(self, text: str) -> None:
@@ -156,7 +160,7 @@ class Relay(Struct, eq=False):
         self._pump()
 
     def fold_interrupts(self) -> None:
-        """The workers are about to get SIGINT: their tracebacks of it become one line."""
+        """Fold the tracebacks of workers that are about to get SIGINT into one line."""
         self._send(FoldInterrupts())
 
     def say(self, *lines: str) -> None:
@@ -177,8 +181,9 @@ class Relay(Struct, eq=False):
     async def last_words(
         self, round_number: int, local_rank: int, *, timeout_s: float = 2.0
     ) -> LastWords:
-        """Return the last words of a worker: the tracebacks that the relay remembers, the end of
-        stderr, and the end of stdout, with all that it wrote until now.
+        """Return the last words of a worker, with all that it wrote until now.
+
+        The tracebacks that the relay remembers, the end of stderr, and the end of stdout.
 
         Call when the worker has ended. Empty when its streams are not relayed, when the relay was
         lost, and when a console that takes nothing holds the relay for `timeout_s`.
@@ -206,8 +211,10 @@ class Relay(Struct, eq=False):
         newest: int,
         unfinished: bool,
     ) -> tuple[StreamOutput, ...]:
-        """Return the kept output of these streams: see `AskOutput`. Empty when the relay was
-        lost."""
+        """Return the kept output of these streams: see `AskOutput`.
+
+        Empty when the relay was lost.
+        """
         wanted = partial(
             AskOutput,
             round_number=round_number,
@@ -219,9 +226,11 @@ class Relay(Struct, eq=False):
         return answer.streams if isinstance(answer, OutputIs) else ()
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """Let the relay write out what it has, and end it; its process is gone afterwards, also
-        when this is cancelled. `timeout_s` is as for `drain`; a console that is behind by then
-        gets STALL_S more, and so does an object of the program's. Safe to repeat."""
+        """Let the relay write out what it has, and end it. Safe to repeat.
+
+        Its process is gone afterwards, also when this is cancelled. `timeout_s` is as for `drain`;
+        a console that is behind by then gets STALL_S more, and so does an object of the program's.
+        """
         self._ending = True
         try:
             await self.drain(timeout_s)
@@ -253,7 +262,10 @@ class Relay(Struct, eq=False):
     async def _ask(
         self, request: Callable[[int], RelayRequest], timeout_s: float | None
     ) -> RelayReport | None:
-        """The answer to the request with a number; None when there is none within `timeout_s`."""
+        """Return the answer to the request with a number.
+
+        None when there is none within `timeout_s`.
+        """
         if self.is_lost:
             return None
         answer: asyncio.Future[RelayReport | None] = asyncio.get_running_loop().create_future()
@@ -341,7 +353,7 @@ class Relay(Struct, eq=False):
             future.set_result(answer)
 
     def _lose(self) -> None:
-        """The relay is gone, by our wish or not: what waits for it will not be served."""
+        """Give up the relay, which is gone: what waits for it will not be served."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -361,7 +373,7 @@ class Relay(Struct, eq=False):
 
 
 def _fork(setup: RelaySetup) -> tuple[ForkedProcess, socket.socket]:
-    """The process and our end of its control channel."""
+    """Return the process and our end of its control channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     agent_pid = os.getpid()
@@ -397,7 +409,7 @@ def _abandon(packet: bytes, fd: int) -> None:
 
 
 def _write_directly(text: bytes) -> None:
-    """The last resort: may block on a console that takes nothing."""
+    """Write directly, as the last resort: may block on a console that takes nothing."""
     try:
         sys.stderr.buffer.write(text)
         sys.stderr.buffer.flush()

@@ -33,22 +33,27 @@ _RESET = b"\x1b[0m"
 
 
 def draws(text: bytes) -> bool:
-    """Whether `text` moves the cursor of a terminal other than by its line feeds."""
+    """Return whether `text` moves the cursor of a terminal other than by its line feeds."""
     if b"\r" in text or b"\b" in text:
         return True
     return b"\x1b" in text and _MOVES.search(text) is not None
 
 
 def without_empty_end(text: bytes) -> bytes:
-    """`text` without empty lines at its end, which may be room for a bar below: the cursor will
-    move up again."""
+    """Return `text` without empty lines at its end.
+
+    They may be room for a bar below: the cursor will move up again.
+    """
     if text.endswith(b"\n\n"):
         text = text.rstrip(b"\n") + b"\n"
     return b"" if text == b"\n" else text
 
 
 def unfinished_escape(text: bytes) -> int:
-    """The length of an escape sequence at the end of `text` that needs more bytes; 0: none."""
+    """Return the length of an unfinished escape sequence at the end of `text`; 0: none.
+
+    It needs more bytes.
+    """
     end = text[-40:]
     found = _UNFINISHED.search(end) if b"\x1b" in end else None
     return len(found[0]) if found else 0
@@ -71,7 +76,7 @@ class _Row(Struct):
     """When the cursor was last in this row or above it."""
 
     def shown(self) -> bytes:
-        """The text as a line; colours of a drawn one end with it."""
+        """Return the text as a line; colours of a drawn one end with it."""
         if not self.drawn:
             return self.text
         text = self.text.rstrip(b" ")
@@ -104,7 +109,7 @@ class Drawing:
         return [text for row in self._rows if (text := row.shown())]
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
-        """The lines that `data` finishes."""
+        """Return the lines that `data` finishes."""
         data = self._undecided + data
         waits = unfinished_escape(data)
         data, self._undecided = data[: len(data) - waits], data[len(data) - waits :]
@@ -130,12 +135,12 @@ class Drawing:
         return lines
 
     def settles_at(self) -> float:
-        """When `settle` has something to do, if nothing is fed before; or inf."""
+        """Return when `settle` has something to do, if nothing is fed before; or inf."""
         is_over = self._cursor > 0 or (self._came_by_line_feed and len(self._rows) > 1)
         return self._rows[0].touched_s + SETTLED_S if is_over else inf
 
     def settle(self, now: float) -> list[bytes]:
-        """The rows above the cursor to which it has not returned for SETTLED_S."""
+        """Return the rows above the cursor to which it has not returned for SETTLED_S."""
         lines: list[bytes] = []
         while self._cursor > 0 and self._rows[0].touched_s + SETTLED_S <= now:
             self._drop_top(lines)
@@ -144,7 +149,7 @@ class Drawing:
         return lines
 
     def finish(self) -> list[bytes]:
-        """All rows as lines; what a finished bar left below the cursor is none."""
+        """Return all rows as lines; what a finished bar left below the cursor is none."""
         if self._undecided:
             self._write(self._undecided, [])
         if self._came_by_line_feed:
@@ -168,7 +173,7 @@ class Drawing:
             self._drop_top(lines)
 
     def _drop_top(self, lines: list[bytes]) -> None:
-        """The uppermost row as a line; one that a program has blanked is none."""
+        """Drop the uppermost row as a line; one that a program has blanked is none."""
         row = self._rows.pop(0)
         self._cursor = max(0, self._cursor - 1)
         if row.shown() or not row.drawn:
@@ -253,8 +258,10 @@ Key: TypeAlias = tuple[WorkerKey, int]
 
 
 class Region:
-    """The wanted and the present content of the terminal's lowest rows. `columns` and `lines` are
-    the terminal's size."""
+    """The wanted and the present content of the terminal's lowest rows.
+
+    `columns` and `lines` are the terminal's size.
+    """
 
     __slots__ = ("_columns", "_drawn", "_is_stale", "_painted", "_painted_s", "_status")
 
@@ -287,7 +294,7 @@ class Region:
         return True
 
     def due_at(self) -> float:
-        """When to paint next: -inf: at once, inf: there is nothing new."""
+        """Return when to paint next: -inf: at once, inf: there is nothing new."""
         if not self._is_stale:
             return inf
         return self._painted_s + REDRAW_S if self._drawn else -inf
@@ -297,7 +304,7 @@ class Region:
         return self._painted_s + REDRAW_S if self._painted and self._drawn else -inf
 
     def forget(self) -> None:
-        """The terminal was another's meanwhile: what was painted is not to be erased."""
+        """Forget what was painted: the terminal was another's meanwhile."""
         self._is_stale |= self.is_painted
         self._painted = []
 
@@ -343,19 +350,21 @@ class Region:
         return rows + status
 
     def _height(self, columns: int) -> int:
-        """How many rows the terminal has made of what was painted; many wrap anew what has become
-        too wide for them."""
+        """Return how many rows the terminal has made of what was painted.
+
+        Many wrap anew what has become too wide for them.
+        """
         if columns >= self._columns or columns <= 0:
             return len(self._painted)
         return sum(-(-_width(row, self._columns) // columns) or 1 for row in self._painted)
 
 
 def _clipped(row: bytes) -> bytes:
-    """A row that a terminal can take ten times a second, with its colours ended."""
+    """Return a row that a terminal can take ten times a second, with its colours ended."""
     return row[:_ROW_BYTES] + b"\x1b[0m" if b"\x1b" in row else row[:_ROW_BYTES]
 
 
 def _width(row: bytes, most: int) -> int:
-    """How many columns it takes, about."""
+    """Return how many columns it takes, about."""
     text = _ESCAPES.sub(b"", row)
     return min(len(text) + len(_WIDE.findall(text)), most)

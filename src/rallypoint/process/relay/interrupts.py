@@ -1,5 +1,6 @@
-"""Ctrl-C interrupts all workers at once, and each prints the same traceback. The console gets one
-line for all of them; log files keep everything.
+"""Ctrl-C interrupts all workers at once, and each prints the same traceback.
+
+The console gets one line for all of them; log files keep everything.
 
 Pure: lines in, lines out. From `begin` on, a traceback is held back until it has ended, with those
 that it is chained to. One that ends in a KeyboardInterrupt is counted instead of shown. Every other
@@ -35,8 +36,10 @@ class _Held(Struct):
 
 
 class Interrupts:
-    """The lines that are held back of all streams, by their descriptors, and the workers whose
-    interrupts were folded."""
+    """The lines that are held back of all streams, by their descriptors.
+
+    And the workers whose interrupts were folded.
+    """
 
     def __init__(self) -> None:
         self._folds = False
@@ -44,7 +47,7 @@ class Interrupts:
         self._folded: set[int] = set()
 
     def begin(self) -> None:
-        """The job is being interrupted, now."""
+        """Begin to fold: the job is being interrupted now."""
         self._folds = True
 
     def feed(self, fd: int, lines: bytes, prefix: int, now_s: float) -> bytes:
@@ -67,15 +70,15 @@ class Interrupts:
         return b"".join(held.lines)
 
     def due_at(self) -> float:
-        """When the oldest has been held back long enough; infinity: none is."""
+        """Return when the oldest has been held back long enough; infinity: none is."""
         return min((held.since_s for held in self._held.values()), default=inf) + HOLD_S
 
     def overdue(self, now_s: float) -> list[int]:
-        """The streams to be taken from."""
+        """Return the streams to be taken from."""
         return [fd for fd, held in self._held.items() if held.since_s + HOLD_S <= now_s]
 
     def summary(self) -> bytes:
-        """The one line for all that were folded since the last one; empty for none."""
+        """Return the one line for all that were folded since the last one; empty for none."""
         count, self._folded = len(self._folded), set()
         who = "1 worker was" if count == 1 else f"{count} workers were"
         return f"rallypoint: {who} interrupted (KeyboardInterrupt)\n".encode() if count else b""

@@ -1,5 +1,6 @@
-"""The newest output of a worker's stream, for people who ask for it (`rallypoint logs`). Pure:
-bytes and times in, lines out, in bounded memory.
+"""The newest output of a worker's stream, for people who ask for it (`rallypoint logs`).
+
+Pure: bytes and times in, lines out, in bounded memory.
 
 Positions count the bytes of a stream from its beginning. Times are those at which the bytes came,
 to a tenth of a second.
@@ -92,7 +93,10 @@ class KeptOutput:
         return StreamPiece(self.end - len(data), data)
 
     def newest_at(self, lines: int) -> int:
-        """The position of the newest so many lines; one that is not finished is one of them."""
+        """Return the position of the newest so many lines.
+
+        One that is not finished is one of them.
+        """
         end = len(self._held)
         at = end - 1 if self._held.endswith(b"\n") else end
         for _ in range(lines):
@@ -102,9 +106,11 @@ class KeptOutput:
         return self.end if not lines else self._begin + at + 1
 
     def after(self, position: int, most: int, *, unfinished: bool = False) -> Newest:
-        """The whole lines from this position on, at most so many bytes of them; `unfinished`: and
-        what is not finished. With room for less than `UNFINISHED_BYTES` it may be that nothing fits
-        though there is more."""
+        """Return the whole lines from this position on, at most so many bytes of them.
+
+        `unfinished`: and what is not finished. With room for less than `UNFINISHED_BYTES` it may be
+        that nothing fits though there is more.
+        """
         begin = position
         if position < self._begin:
             begin = self._first_line()
@@ -119,13 +125,13 @@ class KeptOutput:
         return Newest(self._at_times(begin, data), begin + len(data), left_out, has_more)
 
     def _first_line(self) -> int:
-        """The first whole line that is kept."""
+        """Return the first whole line that is kept."""
         if not self._begin:
             return 0
         return self._begin + self._held.find(b"\n") + 1
 
     def _at_times(self, begin: int, data: bytes) -> list[Lines]:
-        """A line belongs to the time at which it began."""
+        """Return a line belongs to the time at which it began."""
         found: list[Lines] = []
         at, time = 0, self._marks[0][1] if self._marks else 0.0
         for mark, mark_at in self._marks:

@@ -29,8 +29,11 @@ _DEBUGGER = re.compile(rb"(db\)+|db>|>>>|In \[[0-9]+\]:) \Z")
 
 
 class LineAssembler:
-    """Puts a prefix before each whole line of one stream; holds at most one unfinished line, or
-    what the stream draws. Times are seconds of any clock that only goes forward."""
+    """Puts a prefix before each whole line of one stream.
+
+    Holds at most one unfinished line, or what the stream draws. Times are seconds of any clock that
+    only goes forward.
+    """
 
     __slots__ = ("_drawing", "_fed_s", "_held", "_limit", "_prefix")
 
@@ -47,7 +50,7 @@ class LineAssembler:
         return len(self._prefix)
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """The lines that `data` completes, each with its prefix and a line feed."""
+        """Return the lines that `data` completes, each with its prefix and a line feed."""
         self._fed_s = now
         out = b""
         if self._drawing is not None:
@@ -77,7 +80,7 @@ class LineAssembler:
         return self._fed_s + QUIET_S if self._held else inf
 
     def settle(self, now: float) -> bytes:
-        """The lines that time completes: rows that were drawn and are left alone since."""
+        """Return the lines that time completes: rows that were drawn and are left alone since."""
         if self._drawing is None:
             return b""
         lines = self._drawing.settle(now)
@@ -85,8 +88,10 @@ class LineAssembler:
         return self._lines(lines)
 
     def shown(self, now: float) -> list[bytes]:
-        """Return the parts of the stream that a terminal shows besides its lines: a drawing, or a
-        line that is not finished. Each with the prefix."""
+        """Return the parts of the stream that a terminal shows besides its lines.
+
+        A drawing, or a line that is not finished. Each with the prefix.
+        """
         if self._drawing is not None:
             rows = self._drawing.rows
         elif self._fed_s + QUIET_S <= now:
@@ -103,8 +108,10 @@ class LineAssembler:
         return self._drawing is None and _PROMPT.search(self._held[-2:]) is not None
 
     def take_prompt(self) -> bytes:
-        """The unfinished line with its prefix, for a terminal. A debugger's is not given out again;
-        any other may be the beginning of a line."""
+        """Return the unfinished line with its prefix, for a terminal.
+
+        A debugger's is not given out again; any other may be the beginning of a line.
+        """
         prompt = self._prefix + self._held
         if _DEBUGGER.search(self._held[-40:]):
             self._held = b""
@@ -143,7 +150,7 @@ class LineAssembler:
             self._held, self._drawing = self._drawing.rest, None
 
     def _plain(self, text: bytes) -> bytes:
-        """The whole lines of a text that draws nothing; the rest is held."""
+        """Return the whole lines of a text that draws nothing; the rest is held."""
         if self._has_long_line(text):
             return self._lines(self._cut_up(text))
         # One replacement is several times as fast as work on each line.
@@ -151,8 +158,10 @@ class LineAssembler:
         return self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n" if end else b""
 
     def _has_long_line(self, text: bytes) -> bool:
-        """Whether a line may be over the limit. In a text of up to two limits only one can be: that
-        which has the byte at the limit."""
+        """Return whether a line may be over the limit.
+
+        In a text of up to two limits only one can be: that which has the byte at the limit.
+        """
         limit = self._limit
         if len(text) <= limit:
             return False
@@ -183,8 +192,10 @@ class LineAssembler:
 
 
 def last_lines(data: bytes) -> bytes:
-    """The end of `data` within a tail's bounds; a line that the bound cuts loses its beginning, and
-    what a carriage return let be overwritten is left out.
+    """Return the end of `data` within a tail's bounds.
+
+    A line that the bound cuts loses its beginning, and what a carriage return let be overwritten is
+    left out.
 
     What Python dumps at a fatal signal is kept from its header on, or from the thread that crashed,
     however many lines that are: the frame that matters comes first.

@@ -20,12 +20,14 @@ OUTPUT_BYTES = 20 * 1024
 
 
 class AddStream(msgspec.Struct, frozen=True, tag="add"):
-    """Empty this pipe. `fd` is the console (1 or 2), or 0 for none; `lines` says that the
-    console gets whole lines behind `prefix` instead of raw bytes; an empty `path` is no file, and
-    `max_bytes` 0 no limit of one. Lines for the console in which one of `copy_if` is found also go
-    to the file `copy_to`, which streams share. `draws` lets a terminal redraw what the stream does
-    not finish. Lines that are `teed` go to the program's object in place of the console, if there
-    is one."""
+    """Empty this pipe.
+
+    `fd` is the console (1 or 2), or 0 for none; `lines` says that the console gets whole lines
+    behind `prefix` instead of raw bytes; an empty `path` is no file, and `max_bytes` 0 no limit of
+    one. Lines for the console in which one of `copy_if` is found also go to the file `copy_to`,
+    which streams share. `draws` lets a terminal redraw what the stream does not finish. Lines that
+    are `teed` go to the program's object in place of the console, if there is one.
+    """
 
     worker: WorkerKey
     fd: int
@@ -59,8 +61,10 @@ class FoldInterrupts(msgspec.Struct, frozen=True, tag="fold"):
 
 
 class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """Match what the workers of this round write, whose streams come next, with the pattern, and
-    write what it tells to the shared memory at the path `shm`."""
+    """Match the output of the workers of this round, whose streams come next.
+
+    With the pattern, and write what it tells to the shared memory at the path `shm`.
+    """
 
     round_number: int
     shm: bytes
@@ -88,8 +92,10 @@ class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
 
 
 class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
-    """Ask for the kept output of these streams of a round: each is a local rank, 1 or 2, and where
-    to begin; -1: with the `newest` lines."""
+    """Ask for the kept output of these streams of a round.
+
+    Each is a local rank, 1 or 2, and where to begin; -1: with the `newest` lines.
+    """
 
     ask: int
     round_number: int
@@ -154,8 +160,10 @@ class PatternOff(msgspec.Struct, frozen=True, tag="pattern off"):
 
 
 class NothingMatched(msgspec.Struct, frozen=True, tag="unmatched"):
-    """The workers have run for long, and no line has ever matched. `line`: the newest one. Said
-    once."""
+    """The workers have run for long, and no line has ever matched.
+
+    `line`: the newest one. Said once.
+    """
 
     line: str
 
@@ -177,7 +185,7 @@ RelayReport: TypeAlias = TailIs | Drained | OutputIs | RelayNews
 
 
 def encode(message: RelayRequest | RelayReport) -> bytes:
-    """One packet."""
+    """Return one packet."""
     return msgspec.msgpack.encode(message)
 
 

@@ -19,8 +19,11 @@ _CUT_NUMBER = re.compile(r"\A[0-9.,]+")
 
 
 class NewestLines:
-    """The newest lines of one stream; a carriage return ends a line, too, as bars are drawn with
-    it. Times are seconds of any clock that only goes forward."""
+    """The newest lines of one stream.
+
+    A carriage return ends a line, too, as bars are drawn with it. Times are seconds of any clock
+    that only goes forward.
+    """
 
     __slots__ = ("_held", "_is_cut", "_rest_is_new", "fed_s")
 
@@ -29,7 +32,7 @@ class NewestLines:
         self.fed_s = 0.0
 
     def feed(self, data: bytes, now: float) -> None:
-        """The stream goes on so."""
+        """Add what the stream has brought."""
         held = data if len(data) >= HELD_BYTES else self._held + data
         self._is_cut = self._is_cut or len(held) > HELD_BYTES or len(data) >= HELD_BYTES
         self._held, self._rest_is_new, self.fed_s = held[-HELD_BYTES:], True, now
@@ -40,8 +43,11 @@ class NewestLines:
         return self._rest_is_new and bool(self._held)
 
     def take(self, now: float) -> list[str]:
-        """The lines that have come since the last time, the newest first, without what colours
-        them or moves a cursor. `now` inf: the stream has ended, and its last line with it."""
+        """Return the lines that have come since the last time, the newest first.
+
+        Without what colours them or moves a cursor. `now` inf: the stream has ended, and its last
+        line with it.
+        """
         *lines, rest = _ENDS.split(self._held)
         is_whole = not self._is_cut
         if lines:
@@ -64,8 +70,10 @@ def _text(line: bytes) -> str:
 
 
 class UnmatchedNotice:
-    """When to say that nothing has ever matched: once workers have run for so long. Times are
-    seconds, as above."""
+    """When to say that nothing has ever matched: once workers have run for so long.
+
+    Times are seconds, as above.
+    """
 
     def __init__(self, limit_s: float = UNMATCHED_S) -> None:
         self._left_s, self._began_s = limit_s, inf
@@ -84,5 +92,5 @@ class UnmatchedNotice:
         self._left_s = inf
 
     def due_at(self) -> float:
-        """When to say it; inf: not as things are."""
+        """Return when to say it; inf: not as things are."""
         return self._began_s + self._left_s

@@ -1,5 +1,6 @@
-"""The objects that the program has as `sys.stdout` and `sys.stderr`, where these are not
-descriptors 1 and 2.
+"""The objects that the program has as `sys.stdout` and `sys.stderr`.
+
+Where these are not descriptors 1 and 2.
 
 Under `contextlib.redirect_stdout`, in a notebook, teed lines are meant for these objects. The relay
 writes them to a pipe, and a thread of the program passes them on: whatever an object does, it
@@ -34,8 +35,11 @@ class StreamObjects:
 
     @contextmanager
     def pipes(self) -> Iterator[dict[int, int]]:
-        """For one relay: within the block the write ends, by the descriptor that each is in place
-        of. What comes through is passed on until the relay has ended. Raises OSError."""
+        """Open pipes for one relay: within the block the write ends. Raises OSError.
+
+        By the descriptor that each is in place of. What comes through is passed on until the relay
+        has ended.
+        """
         writers: dict[int, int] = {}
         try:
             for fd, stream in self._found.items():
@@ -47,8 +51,10 @@ class StreamObjects:
                 os.close(writer)
 
     async def passed_on(self, timeout_s: float) -> None:
-        """Once the relay has ended: until all is passed on, so long at most. Then no thread is left
-        of those that had nothing more to do."""
+        """Once the relay has ended: until all is passed on, so long at most.
+
+        Then no thread is left of those that had nothing more to do.
+        """
         passing = self._passing.values()
         if waiting := [asyncio.wrap_future(one) for one in passing if not one.done()]:
             await asyncio.wait(waiting, timeout=timeout_s)
@@ -68,8 +74,10 @@ class StreamObjects:
 
 
 def _is_descriptor(stream: TextIO | None, fd: int) -> bool:
-    """Whether `stream` is the plain one of `fd`, or none. What a program has put around that one
-    may have its `fileno`, but a `write` of its own."""
+    """Return whether `stream` is the plain one of `fd`, or none.
+
+    What a program has put around that one may have its `fileno`, but a `write` of its own.
+    """
     if not isinstance(stream, io.TextIOWrapper):
         return stream is None
     try:

@@ -70,8 +70,10 @@ PROFILES: dict[str, Profile] = {
 
 
 class PatternReading(Struct, frozen=True):
-    """The progress in some lines of one worker. None: they do not tell that value. None: they do
-    not tell that."""
+    """The progress in some lines of one worker.
+
+    None: they do not tell that value. None: they do not tell that.
+    """
 
     step: int | None = None
     total: int | None = None
@@ -93,8 +95,10 @@ class ProgressPattern:
         self._wanted = groups & {STEP, "loss", "tokens"}
 
     def read(self, newest_first: Iterable[str]) -> PatternReading:
-        """Return the progress in the newest lines, each value as it was told last. Takes as long as
-        the regular expression does."""
+        """Return the progress in the newest lines, each value as it was told last.
+
+        Takes as long as the regular expression does.
+        """
         found = PatternReading()
         wanted = set(self._wanted)
         for line in newest_first:
@@ -121,7 +125,7 @@ class PrintedProgress:
         self.progress = NOTHING_REPORTED
 
     def read(self, found: PatternReading, now: float) -> Reported:
-        """How far it is with this, which was found now, in seconds on CLOCK_MONOTONIC."""
+        """Return how far it is with this, which was found now, in seconds on CLOCK_MONOTONIC."""
         known = self.progress
         known = known._replace(
             loss=known.loss if found.loss is None else found.loss,
@@ -147,8 +151,10 @@ class PrintedProgress:
 
 
 def printed_by_last_rank(text: str) -> bool:
-    """Whether the last rank of a job prints what this pattern reads; else it is the first one, or
-    all do."""
+    """Return whether the last rank of a job prints what this pattern reads.
+
+    Else it is the first one, or all do.
+    """
     return text in PROFILES and PROFILES[text].by_last_rank
 
 
@@ -195,7 +201,7 @@ def _reading(groups: dict[str, str | None]) -> PatternReading:
 
 
 def _whole(text: str | None) -> int | None:
-    """A whole number; as bars shorten them, `1.2k` too."""
+    """Return a whole number; as bars shorten them, `1.2k` too."""
     plain = _plain(text).replace(",", "").replace("_", "")
     if plain.isascii() and plain.isdigit() and len(plain) <= _MAX_DIGITS:
         return int(plain)

@@ -43,8 +43,10 @@ class _Rank(Struct):
 
 
 class ProgressReader:
-    """The reader of the progress of all workers whose output comes through this relay. `report`
-    gets what a person should know."""
+    """The reader of the progress of all workers whose output comes through this relay.
+
+    `report` gets what a person should know.
+    """
 
     def __init__(
         self, report: Callable[[RelayReport], None], unmatched_s: float = UNMATCHED_S
@@ -68,7 +70,7 @@ class ProgressReader:
         self._memory = _Memory(request.round_number, os.fsdecode(request.shm))
 
     def add(self, worker: WorkerKey, fd: int, now: float) -> None:
-        """A stream of this worker is read from now on."""
+        """Add a stream of this worker, which is read from now on."""
         if self._pattern is not None and worker[0] == self._memory.round_number:
             fresh = _Rank({}, PrintedProgress(self._pattern.draws_bars))
             self._ranks.setdefault(worker, fresh).streams[fd] = NewestLines()
@@ -82,7 +84,7 @@ class ProgressReader:
             self._fresh.add(worker)
 
     def end(self, worker: WorkerKey, fd: int, now: float) -> None:
-        """The stream has ended."""
+        """End the stream."""
         rank = self._ranks.get(worker)
         if rank is None or fd not in rank.streams:
             return
@@ -95,7 +97,7 @@ class ProgressReader:
             self._unmatched.stop(now)
 
     def due_at(self) -> float:
-        """When to `look` next; inf: when there is more output."""
+        """Return when to `look` next; inf: when there is more output."""
         return min(self._look_s if self._fresh else inf, self._unmatched.due_at())
 
     def look(self, now: float) -> None:
@@ -145,8 +147,10 @@ class ProgressReader:
             self._memory.notify(worker[1])
 
     def _switch_off(self) -> None:
-        """Switch the pattern off, and forget its readings: a rank that is not looked at any more
-        does not hang."""
+        """Switch the pattern off, and forget its readings.
+
+        A rank that is not looked at any more does not hang.
+        """
         for worker, rank in self._ranks.items():
             if rank.printed.progress.changes:
                 self._memory.write(worker[1], NOTHING_REPORTED)
@@ -158,8 +162,10 @@ class ProgressReader:
 
 
 class _Memory:
-    """The shared memory of one round. What can't be written is not: the worker may have broken the
-    file, and the output goes on."""
+    """The shared memory of one round.
+
+    What can't be written is not: the worker may have broken the file, and the output goes on.
+    """
 
     def __init__(self, round_number: int = -1, path: str = "") -> None:
         self.round_number = round_number
@@ -213,8 +219,10 @@ class MatchLimit:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGVTALRM})
 
     def run(self, function: Callable[[], T]) -> T:
-        """Return the function's result. Raises TooSlowError when it has used the CPU for longer
-        than the limit, and what it raises."""
+        """Return the function's result.
+
+        Raises TooSlowError when it has used the CPU for longer than the limit, and what it raises.
+        """
         self._began_s, self._runs = time.thread_time(), True
         signal.setitimer(signal.ITIMER_VIRTUAL, self._limit_s)
         try:

@@ -1,5 +1,6 @@
-"""Remember the tracebacks of a worker apart from the end of its stderr, so that no later output
-displaces them. Pure: bytes in, pieces of the stream out, in bounded memory.
+"""Remember the tracebacks of a worker apart from the end of its stderr. Pure.
+
+So no later output displaces them. Bytes in, pieces of the stream out, in bounded memory.
 
 The relay keeps parts of the newest three tracebacks: the beginning, the frames next to the
 exception, and the exception's first words. Python, loguru, rich and IPython use the same words in
@@ -56,8 +57,10 @@ class LastWords(Struct, frozen=True):
 
 
 def what_in(end: StreamPiece) -> tuple[StreamPiece, ...]:
-    """Return the last message of a C++ exception in the end of a stream as a piece; empty: there
-    is none."""
+    """Return the last message of a C++ exception in the end of a stream as a piece.
+
+    Empty: there is none.
+    """
     at = end.data.rfind(_WHAT)
     if at < 0:
         return ()
@@ -66,8 +69,10 @@ def what_in(end: StreamPiece) -> tuple[StreamPiece, ...]:
 
 
 def last_pieces(remembered: Sequence[StreamPiece], end: StreamPiece) -> tuple[StreamPiece, ...]:
-    """Return the pieces of stderr for a worker's last words. `end`: of the stream, as much as is
-    kept."""
+    """Return the pieces of stderr for a worker's last words.
+
+    `end`: of the stream, as much as is kept.
+    """
     recent = StreamPiece(end.at + max(0, len(end.data) - RECENT_BYTES), end.data[-RECENT_BYTES:])
     return (*remembered, *what_in(end), recent)
 
@@ -191,8 +196,10 @@ class _Block:
         self._seen = end
 
     def as_chain(self, until: int) -> tuple[StreamPiece, ...]:
-        """Return a shorter form of this traceback, for the next one in its chain, which begins at
-        `until`."""
+        """Return a shorter form of this traceback, for the next one in its chain.
+
+        That one begins at `until`.
+        """
         pieces = (*self._chain, *self._own())
         kept: list[StreamPiece] = []
         room = CHAIN_BYTES

@@ -47,8 +47,10 @@ STALL_S = 5.0
 
 
 def run_relay(control: socket.socket, agent_pid: int, objects: Mapping[int, int]) -> None:
-    """The body of the relay process; returns when the agent is gone and all is written. `objects`:
-    pipes that teed lines go to, by the descriptor, 1 or 2, that each is in place of."""
+    """Run the relay; returns when the agent is gone and all is written.
+
+    `objects`: pipes that teed lines go to, by the descriptor, 1 or 2, that each is in place of.
+    """
     _RelayLoop(control, agent_pid, objects).run()
 
 

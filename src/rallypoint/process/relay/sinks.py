@@ -63,8 +63,10 @@ class _Backlog:
         self.accepted += len(data)
 
     def write_control(self, data: bytes = b"") -> None:
-        """Write this, which erases or paints rows, before all else; BlockingIOError if not all goes
-        through: it stays until a later call."""
+        """Write bytes that erase or paint rows, before all else.
+
+        BlockingIOError if not all goes through: it stays until a later call.
+        """
         self._control += data
         while self._control:
             self._control = self._control[os.write(self.fd, self._control) :]
@@ -184,16 +186,18 @@ class ConsoleSink:
             self.write_raw(lines)
 
     def ask(self, worker: WorkerKey, prompt: bytes, *, is_kept: bool) -> None:
-        """Append what a worker waits behind for a person's answer. The line stays open, and nothing
-        is shown below it, until somebody has something else to write. One that is kept comes again,
-        as a row or a whole line, and is erased before."""
+        """Append what a worker waits behind for a person's answer.
+
+        The line stays open, and nothing is shown below it, until somebody has something else to
+        write. One that is kept comes again, as a row or a whole line, and is erased before.
+        """
         self.resume(worker)
         self._close_line()
         self.write_raw(prompt)
         self._asking, self._erases = worker, is_kept
 
     def resume(self, worker: WorkerKey) -> None:
-        """The worker has more to write: the answer to its prompt, if any, has ended the line."""
+        """Resume a line: the answer to the worker's prompt, if any, has ended it."""
         if self._asking == worker:
             if self._erases:
                 self._close_line()
@@ -217,8 +221,10 @@ class ConsoleSink:
             self._close_line()
 
     def write_some(self, now: float) -> None:
-        """Write a few pieces, and what is below the lines when it is due. Call when the descriptor
-        is writable; never raises OSError."""
+        """Write a few pieces, and what is below the lines when it is due.
+
+        Call when the descriptor is writable; never raises OSError.
+        """
         backlog = self._backlog
         try:
             if backlog.size and self._region.is_painted:
@@ -259,7 +265,7 @@ def _reopen(fd: int) -> int:
 
 
 def open_consoles() -> dict[int, ConsoleSink]:
-    """The consoles of descriptors 1 and 2: one object when both are the same file."""
+    """Return the consoles of descriptors 1 and 2: one object when both are the same file."""
     for fd in (1, 2):
         try:
             os.fstat(fd)
@@ -319,7 +325,7 @@ class LogFile:
         os.close(self._fd)
 
     def _fitting(self, data: bytes) -> int:
-        """How much of `data` still belongs to this file, which it would fill."""
+        """Return how much of `data` still belongs to this file, which it would fill."""
         room = max(self._limit - self._size, 0)
         end = data.rfind(b"\n", 0, room) + 1
         if end or (self._whole and self._size):
@@ -359,7 +365,7 @@ class LogFiles:
         self._shared: dict[bytes, LogFile] = {}
 
     def open(self, path: bytes, max_bytes: int) -> LogFile | None:
-        """None without a path, and where it can't be opened."""
+        """Return None without a path, and where it can't be opened."""
         try:
             return LogFile(path, max_bytes) if path else None
         except OSError as error:
@@ -367,7 +373,7 @@ class LogFiles:
             return None
 
     def open_shared(self, path: bytes, max_bytes: int) -> LogFile | None:
-        """One file for all that write there, so that rotating it is one's own business."""
+        """Return one file for all that write there, so that rotating it is one's own business."""
         shared = self._shared.get(path)
         if shared is not None:
             shared.users += 1

@@ -164,8 +164,10 @@ class Streams:
             self._end(stream, now)
 
     def _read(self, stream: _Stream, limit: int, now: float) -> None:
-        """Take what is in the pipe now, also its end, piece by piece until there were `limit` bytes
-        of it."""
+        """Take what is in the pipe now, also its end, piece by piece.
+
+        Until there were `limit` bytes of it.
+        """
         while limit > 0:
             try:
                 data = os.read(stream.fd, _READ_BYTES)
@@ -273,7 +275,7 @@ class _Prompts:
         self._is_reported = False
 
     def asked(self, worker: WorkerKey) -> None:
-        """The agent is told once when several ask."""
+        """Tell the agent once when several ask."""
         self._asking.add(worker)
         if len(self._asking) > 1 and not self._is_reported:
             self._is_reported = True

@@ -47,16 +47,21 @@ _FIXES = FIXES | {
 
 
 class DirectoryBackend(RendezvousBackend):
-    """The register of one job in a directory. What a get returns was the newest version when the
-    file system's caches were filled; a set is judged by the file system itself."""
+    """The register of one job in a directory.
+
+    What a get returns was the newest version when the file system's caches were filled; a set is
+    judged by the file system itself.
+    """
 
     versions_in_a_directory = 256
 
     def __init__(
         self, directory: str, run_id: str, token: bytes | None = None, files: Files | None = None
     ) -> None:
-        """`directory` exists, and may have registers of other jobs. `token`: the job's, by which
-        versions are authenticated; None: they are not. Does no I/O."""
+        """`directory` exists, and may have registers of other jobs.
+
+        `token`: the job's, by which versions are authenticated; None: they are not. Does no I/O.
+        """
         if not run_id:
             raise ParameterError("run_id='': a register needs the name of its job")
         self._directory = directory
@@ -73,8 +78,11 @@ class DirectoryBackend(RendezvousBackend):
         return "directory"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend`. Also raises AccessError for a directory that is not private,
-        ParameterError for one that is a file; so does `set_state`."""
+        """See `RendezvousBackend`.
+
+        Also raises AccessError for a directory that is not private, ParameterError for one that is
+        a file; so does `set_state`.
+        """
         with self._explained():
             tip = self._tip()
             return None if tip is None else (tip.content, tip.seen)
@@ -101,15 +109,20 @@ class DirectoryBackend(RendezvousBackend):
                 raise
 
     def try_writing(self) -> None:
-        """Do beside the register all that a set does. Raises as `get_state`, also if there is no
-        register: the mount point takes files when nothing is mounted there."""
+        """Do beside the register all that a set does.
+
+        Raises as `get_state`, also if there is no register: the mount point takes files when
+        nothing is mounted there.
+        """
         with self._explained():
             self._files.check_own(self._job)
             probe(self._directory, self._files)
 
     def remove(self, token: Token) -> bool:
-        """Remove this job's register, unless something follows the version of this token; returns
-        whether it was removed. Raises as `get_state`."""
+        """Remove this job's register, unless something follows the version of this token.
+
+        Returns whether it was removed. Raises as `get_state`.
+        """
         with self._explained():
             removed = remove_register(self._files, self._job, partial(self._is_newest, token))
             self._forget()
@@ -134,7 +147,7 @@ class DirectoryBackend(RendezvousBackend):
         return self._chain.tip()
 
     def _is_there(self) -> bool:
-        """Whether this job has a register; it is checked then."""
+        """Return whether this job has a register; it is checked then."""
         try:
             self._files.check_own(self._job)
         except FileNotFoundError:
@@ -144,8 +157,10 @@ class DirectoryBackend(RendezvousBackend):
         return True
 
     def _check_directory(self) -> None:
-        """A register that this process has seen was not removed where nothing is mounted: another
-        node may see it still."""
+        """Check that a register which this process has seen was not just unmounted.
+
+        Where nothing is mounted it was not removed: another node may see it still.
+        """
         try:
             self._files.changed_at(self._directory)
             found = self._files.file_system(self._directory)
@@ -161,7 +176,7 @@ class DirectoryBackend(RendezvousBackend):
             )
 
     def _is_old(self, token: Seen | None) -> bool:
-        """Whether what follows it may have been removed by now."""
+        """Return whether what follows it may have been removed by now."""
         return token is None or self._files.now() - token.seen_at >= BELIEVED_S
 
     def _not_stored(self) -> tuple[bytes, Token, bool] | None:
@@ -201,7 +216,7 @@ class DirectoryBackend(RendezvousBackend):
         return state, seen, True
 
     def _link(self, slot: VersionSlot, version: VersionFile) -> tuple[float, OSError | None]:
-        """Returns when it was written, and what linking it raised."""
+        """Return when it was written, and what linking it raised."""
         new = temporary(self._files, self._job)
         try:
             written_at = self._files.write(new, self._layout.encode(slot.name, version))
@@ -222,8 +237,10 @@ class DirectoryBackend(RendezvousBackend):
         self._files.sync(self._directory)
 
     def _make_directory_after(self, slot: VersionSlot) -> str:
-        """A durable directory for what follows the version in this slot; empty if it is the same
-        one."""
+        """Return a durable directory for what follows the version in this slot.
+
+        Empty if it is the same one.
+        """
         if slot.directory and slot.number < self.versions_in_a_directory:
             return ""
         name = directory_name(slot.serial + 1, self._files.random_bytes(8))

@@ -78,13 +78,16 @@ class Version(NamedTuple):
 
 
 def serial_of(name: str) -> int:
-    """The number of a directory of versions, from 1; 0 if this is the name of something else."""
+    """Return the number of a directory of versions, from 1.
+
+    0 if this is the name of something else.
+    """
     match = _DIRECTORY.fullmatch(name)
     return 0 if match is None else int(match[1])
 
 
 def directory_name(serial: int, random: bytes) -> str:
-    """A name for a new directory of versions, with 8 random bytes."""
+    """Return a name for a new directory of versions, with 8 random bytes."""
     return f"{serial:08}-{random.hex()}"
 
 
@@ -101,12 +104,15 @@ class VersionChain:
         self.newest: Version | None = None
 
     def path(self, *names: str) -> str:
-        """A path in the job's directory."""
+        """Return a path in the job's directory."""
         return os.path.join(self._path, *names)
 
     def tip(self) -> Version | None:
-        """The newest version; None if no first one was found, which is certain only when it has
-        been linked. From a position that was read a moment ago, two operations."""
+        """Return the newest version; None if no first one was found.
+
+        That is certain only when one has been linked. From a position that was read a moment ago,
+        two operations.
+        """
         known = self.newest
         if known is not None and self._files.now() - known.seen.seen_at < BELIEVED_S:
             tip = self._walk(known)
@@ -124,7 +130,7 @@ class VersionChain:
         return self.newest
 
     def read(self, slot: VersionSlot) -> Version | None:
-        """The version in a slot; None if the file system finds none."""
+        """Return the version in a slot; None if the file system finds none."""
         seen_at = self._files.now()
         path = self.path(slot.name)
         try:
@@ -147,7 +153,7 @@ class VersionChain:
             version = following
 
     def _find(self) -> Version | None:
-        """Some version of the chain, a late one if possible."""
+        """Return some version of the chain, a late one if possible."""
         head = self._head()
         names = self._names("") or []
         listed = sorted((name for name in names if serial_of(name)), key=serial_of, reverse=True)
@@ -185,15 +191,19 @@ class VersionChain:
         return version
 
     def is_cut(self, seen: Seen) -> bool:
-        """Whether this version is gone, which was the newest one, and the register is there:
-        somebody has removed the last versions, or has put an older copy of the directory back."""
+        """Return whether this version, the newest one, is gone while the register is there.
+
+        Somebody has removed the last versions, or has put an older copy of the directory back.
+        """
         again = self.read(seen.slot)
         is_there = again is not None and again.seen == seen
         return not is_there and self.read(FIRST) is not None
 
     def check_unremoved(self, seen: Seen) -> None:
-        """Raises RendezvousConnectionError if a version, or what is to hold its successor, has
-        been removed."""
+        """Raise RendezvousConnectionError if a version has been removed.
+
+        Or what is to hold its successor.
+        """
         again = self.read(seen.slot)
         is_there = again is not None and again.seen == seen
         if is_there and seen.slot == FIRST:  # which is never removed
@@ -203,12 +213,12 @@ class VersionChain:
 
 
 def seen_then(version: Version, seen_at: float) -> Version:
-    """The same version, seen at another time."""
+    """Return the same version, seen at another time."""
     return version._replace(seen=replace(version.seen, seen_at=seen_at))
 
 
 def following_slot(slot: VersionSlot, version: VersionFile) -> VersionSlot:
-    """Where the successor of a version goes."""
+    """Return where the successor of a version goes."""
     if version.following:
         return VersionSlot(slot.serial + 1, version.following, 1)
     return slot._replace(number=slot.number + 1)
@@ -222,7 +232,7 @@ def _failed(path: str, why: str) -> RendezvousConnectionError:
 
 
 def temporary(files: Files, path: str) -> str:
-    """The path of a new file in a job's directory, which is removed if it is left there."""
+    """Return the path of a new file in a job's directory, which is removed if it is left there."""
     return os.path.join(path, TEMPORARY + files.random_bytes(8).hex())
 
 

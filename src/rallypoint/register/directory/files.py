@@ -29,10 +29,11 @@ FIXES = {
 
 
 def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
-    """Return the fault and its remedy, unless it is a directory of this user that no other user may
-    write to: a user who can write there can take registers away, and put others there. Some file
-    systems show one mode for all, so that others may read is no fault: what is made has mode
-    0700."""
+    """Return the fault and its remedy, unless only this user may write to the directory.
+
+    A user who can write there can take registers away, and put others there. Some file systems show
+    one mode for all, so that others may read is no fault: what is made has mode 0700.
+    """
     if not stat.S_ISDIR(status.st_mode):
         return f"{what}: it is not a directory: move it away, or {or_else}"
     if status.st_uid != os.geteuid():
@@ -51,21 +52,25 @@ class Files(Protocol):
     """Operations on paths. Each raises OSError; then it may have happened, or happen later."""
 
     def make_directory(self, path: str) -> None:
-        """A new directory of mode 0700; FileExistsError if there is anything."""
+        """Make a new directory of mode 0700; FileExistsError if there is anything."""
 
     def check_own(self, path: str) -> None:
-        """Raises AccessError unless it is a directory of this user that nobody else may write
-        to."""
+        """Raise AccessError unless it is a directory of this user.
+
+        No other user may write to it.
+        """
 
     def write(self, path: str, data: bytes) -> float:
-        """A new file, whose content survives a loss of power (its name need not). Returns when it
-        was written, on the file system's own clock."""
+        """Return a new file, whose content survives a loss of power (its name need not).
+
+        Returns when it was written, on the file system's own clock.
+        """
 
     def read(self, path: str) -> bytes:
         """All that a file holds. Asks the file system anew, whatever is cached of the content."""
 
     def link(self, source: str, target: str) -> None:
-        """A second name for a file; FileExistsError if the name is taken."""
+        """Make a second name for a file; FileExistsError if the name is taken."""
 
     def rename(self, source: str, target: str) -> None:
         """Another name, in place of a file that had it."""
@@ -80,13 +85,13 @@ class Files(Protocol):
         """Return the names in a directory, in no order."""
 
     def sync(self, path: str) -> None:
-        """The names in a directory survive a loss of power when this has returned."""
+        """Make the names in a directory durable."""
 
     def changed_at(self, path: str) -> float:
         """When a file or the names in a directory changed last, on the file system's own clock."""
 
     def file_system(self, path: str) -> int:
-        """The number of the file system that a path lies on."""
+        """Return the number of the file system that a path lies on."""
 
     def now(self) -> float:
         """Seconds on a clock of this machine that also runs while it is suspended."""
@@ -154,7 +159,7 @@ class LocalFiles:
 
 @contextmanager
 def _closing(fd: int) -> Iterator[int]:
-    """Closing tells the last errors of a file that was written."""
+    """Close the descriptor at the end, which tells the last errors of a written file."""
     try:
         yield fd
     finally:

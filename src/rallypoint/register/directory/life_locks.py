@@ -1,5 +1,7 @@
-"""A lock in a directory, by which another process that is no node of any job (`rallypoint serve`)
-sees whether this one lives."""
+"""A lock in a directory, by which another process sees whether this one lives.
+
+For processes that are no nodes of any job (`rallypoint serve`).
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ def _draw_place() -> int:
 
 
 class DirectoryLocks:
-    """A lock in a directory tells other processes of this machine whether its holder lives, also
-    those of other containers, which see no process of each other.
+    """The locks in a directory that tell other processes of this machine whether a holder lives.
+
+    Also those of other containers, which see no process of each other.
 
     Each process locks one byte of one file, at a place that it draws. The kernel frees the lock
     when the process has ended, and never before: a process that is stopped keeps it. A record names
@@ -57,8 +60,10 @@ class DirectoryLocks:
         return LifeLock(file.st_dev, file.st_ino, place)
 
     def is_free(self, lock: LifeLock) -> bool:
-        """Whether this lock is known to be held by no process: its holder has ended then. Asks the
-        kernel, and not the disk."""
+        """Return whether this lock is known to be held by no process: its holder has ended then.
+
+        Asks the kernel, and not the disk.
+        """
         own = self.own
         if own is None or (lock.device, lock.inode) != (own.device, own.inode):
             return False
@@ -71,7 +76,7 @@ class DirectoryLocks:
 
 
 def are_locks_trusted(there: FileSystem) -> bool:
-    """Whether one kernel alone serves what lies there, and so its locks. Pure."""
+    """Return whether one kernel alone serves what lies there, and so its locks. Pure."""
     return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
 
 

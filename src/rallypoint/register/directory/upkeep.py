@@ -1,5 +1,6 @@
-"""The directory of a coordinator's registers: made and checked before anybody relies on it, and
-rid of what no job needs any more.
+"""The directory of a coordinator's registers: made, checked, and swept.
+
+It is checked before it is relied on, and rid of what no job needs any more.
 
 The register of a job is taken away whole: it gets another name first, so that from then on nobody
 writes to it, and a job of that id begins anew. If it turns out that somebody had just written to
@@ -31,9 +32,10 @@ _OF_THE_PERSON = (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.ENAMETOOLON
 
 
 def prepare(path: str, files: Files, flag: str) -> list[str]:
-    """Make the directory, and those above it, if there is none; and see that registers can be kept
-    in it. Many nodes may do so at once. `flag`: how a person gave it. Returns remarks for that
-    person. Blocks.
+    """Make the directory, and those above it, and see that registers can be kept in it.
+
+    Many nodes may do so at once. `flag`: how a person gave it. Returns remarks for that person.
+    Blocks.
 
     Raises UsageError for what that person can change, InfrastructureError if the system refuses.
     """
@@ -70,8 +72,10 @@ def _make(path: str) -> None:
 
 
 def probe(path: str, files: Files) -> float:
-    """All that a register does: a file that survives a loss of power, linked under a name. Returns
-    how many seconds that took. Raises OSError."""
+    """Return all that a register does: a file that survives a loss of power, linked under a name.
+
+    Returns how many seconds that took. Raises OSError.
+    """
     began_at = files.now()
     name = os.path.join(path, PROBE + files.random_bytes(8).hex())
     linked = name + "-linked"
@@ -87,9 +91,11 @@ def probe(path: str, files: Files) -> float:
 
 
 def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> bool:
-    """Remove the register of one job in its directory, unless it turns out to be used. `is_old` is
-    asked when nobody finds it under its name any more, with its present path. Raises OSError; what
-    is left is for `sweep`."""
+    """Remove the register of one job in its directory, unless it turns out to be used.
+
+    `is_old` is asked when nobody finds it under its name any more, with its present path. Raises
+    OSError; what is left is for `sweep`.
+    """
     above, name = os.path.split(path)
     away = os.path.join(above, f"{GONE}{files.random_bytes(8).hex()}-{name}")
     files.rename(path, away)
@@ -102,9 +108,11 @@ def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> b
 
 
 def sweep(files: Files, path: str) -> int:
-    """Remove registers that have not changed for a week, on the file system's own clock, and what
-    an interrupted removal or check has left for as long: another one may be under way. What can't
-    be removed stays. Returns how many registers."""
+    """Remove registers that have not changed for a week, and return how many.
+
+    On the file system's own clock; also what an interrupted removal or check has left for as long:
+    another one may be under way. What can't be removed stays.
+    """
     found = 0
     with suppress(OSError):
         now = _time_there(files, path)

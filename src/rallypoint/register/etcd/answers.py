@@ -113,8 +113,10 @@ _FORMS: dict[str, Any] = {
 
 
 def check_answer(path: str, body: dict[str, Any], answer: dict[str, Any]) -> None:
-    """See that the answer to a request of etcd's gateway has the fields that are used, in their
-    form. Raises UnreadableJsonError."""
+    """Check that the answer to a request of etcd's gateway has the fields that are used.
+
+    In their form. Raises UnreadableJsonError.
+    """
     check_kind(answer, _FORMS.get(path, _Answer))
     if path == "/v3/kv/range":
         _check_pairs(answer)
@@ -124,8 +126,10 @@ def check_answer(path: str, body: dict[str, Any], answer: dict[str, Any]) -> Non
 
 def next_key(page: dict[str, Any], begin: bytes) -> bytes | None:
     """Return the key from which the next page of a range is read; None: this was the last one.
+
     `begin`: the key from which this one was read. Raises UnreadableJsonError for an answer after
-    which the pages would not end."""
+    which the pages would not end.
+    """
     if not page.get("more"):
         return None
     last = b64decode(page["kvs"][-1]["key"])
@@ -135,7 +139,7 @@ def next_key(page: dict[str, Any], begin: bytes) -> bytes | None:
 
 
 def _check_responses(body: dict[str, Any], answer: dict[str, Any]) -> None:
-    """A transaction has one response for each of its operations."""
+    """Check that a transaction has one response for each of its operations."""
     asked = body.get("success" if answer.get("succeeded") else "failure", ())
     responses = answer.get("responses", [])
     if len(responses) != len(asked):

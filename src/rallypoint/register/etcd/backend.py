@@ -51,8 +51,10 @@ class EtcdBackend(SwappingBackend):
         records: EtcdEngine | None = None,
     ) -> None:
         """`token`: the job's, by which versions are authenticated; None: they are not.
+
         `attempt_s`: after so long another member is asked. `records`: what reads this register;
-        None: it reads for itself. Does no I/O."""
+        None: it reads for itself. Does no I/O.
+        """
         layout = VersionFormat(run_id, token, "another etcd_prefix")
         super().__init__(run_id, key_of(config.prefix, run_id), layout)
         self._records, self._written_at = records, 0.0
@@ -134,12 +136,12 @@ def _stored(answer: dict[str, Any]) -> Stored | None:
 
 
 def key_of(prefix: str, run_id: str) -> str:
-    """Where the register of a job is; the name is unlike that of any other run id."""
+    """Return where the register of a job is; the name is unlike that of any other run id."""
     return f"{prefix}/jobs/{register_name(run_id)}"
 
 
 def if_unchanged(key: str, revision: int) -> dict[str, str]:
-    """The condition of a transaction; 0: that there is no such key."""
+    """Return the condition of a transaction; 0: that there is no such key."""
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
@@ -149,8 +151,10 @@ def number_given(answer: dict[str, Any]) -> int:
 
 
 def swap_of_nothing(key: str) -> dict[str, Any]:
-    """A transaction that needs all that a swap needs (a quorum, the permissions, space), and can't
-    store anything: no version is below 0."""
+    """Return a transaction that needs all that a swap needs, and can't store anything.
+
+    A quorum, the permissions, space; no version is below 0.
+    """
     name = encoded(key)
     return {
         "compare": [{"key": name, "target": "VERSION", "result": "LESS", "version": "0"}],

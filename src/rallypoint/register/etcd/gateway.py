@@ -65,22 +65,26 @@ class _Failure(NamedTuple):
 
 
 class EtcdMember(HttpConnection):
-    """One connection to one member of etcd: a POST of JSON at a time. Blocks, for one thread at a
-    time; `abort` from any."""
+    """One connection to one member of etcd: a POST of JSON at a time.
+
+    Blocks, for one thread at a time; `abort` from any.
+    """
 
     def __init__(self, endpoint: str, tls: SSLContext | None) -> None:
         super().__init__(endpoint, tls, _KIND)
 
     def post(self, path: str, body: Any, token: str, limit_s: float) -> tuple[int, dict[str, Any]]:
-        """The HTTP status, and the JSON of the answer. Raises HttpError."""
+        """Return the HTTP status, and the JSON of the answer. Raises HttpError."""
         answer = self.ask(_request(path, body, token), limit_s)
         return answer.status, self._parsed(answer.status, answer.data)
 
     def watch(
         self, body: Any, token: str, limit_s: float, line_limit_s: float
     ) -> Generator[dict[str, Any], None, None]:
-        """Yields the JSON lines of an answer that does not end, for `limit_s`; see
-        `HttpConnection.lines`. Raises HttpError."""
+        """Yield the JSON lines of an answer that does not end, for `limit_s`. Raises HttpError.
+
+        See `HttpConnection.lines`.
+        """
         request = _request(_WATCH, body, token)
         with closing(self.lines(request, limit_s, line_limit_s)) as lines:
             for status, line in lines:
@@ -89,7 +93,7 @@ class EtcdMember(HttpConnection):
                 yield self._parsed(status, line)
 
     def not_understood(self, why: UnreadableJsonError) -> HttpError:
-        """The error for an answer that etcd would not give. Closes the connection."""
+        """Return the error for an answer that etcd would not give. Closes the connection."""
         self.close()
         return HttpError(f"its answer is not understood: it {why}")
 
@@ -132,7 +136,7 @@ class Gateway:
     """Blocks, for one thread at a time."""
 
     def __init__(self, config: EtcdConfig, attempt_s: float = ATTEMPT_S) -> None:
-        """Does no I/O."""
+        """Keep the configuration. Does no I/O."""
         self._config, self._attempt_s = config, attempt_s
         self._members: list[EtcdMember] = []
         self._at = 0
@@ -145,8 +149,11 @@ class Gateway:
         """The last call was sent more often than it was answered, and may have been executed."""
 
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer of the first member that has one. Raises RendezvousConnectionError,
-        AccessError for a user that etcd refuses, ParameterError if nothing there is an etcd."""
+        """Return the answer of the first member that has one.
+
+        Raises RendezvousConnectionError, AccessError for a user that etcd refuses, ParameterError
+        if nothing there is an etcd.
+        """
         ends_at = time.monotonic() + LIMIT_S
         self.has_repeated = False
         failures: list[_Failure] = []
@@ -165,8 +172,10 @@ class Gateway:
         raise self._failed(failures, ends_at)
 
     def watch(self, key: str, revision: int, seconds: float, end: str = "") -> bool:
-        """Whether a key may have changed from this revision on; waits so long at most. With an
-        `end`: any key from `key` to before that. Raises as `call`."""
+        """Return whether a key may have changed from this revision on; waits so long at most.
+
+        With an `end`: any key from `key` to before that. Raises as `call`.
+        """
         request = {"key": encoded(key), "start_revision": str(revision), "range_end": encoded(end)}
         begins_by = time.monotonic() + min(self._attempt_s, seconds)
         try:
@@ -198,7 +207,10 @@ class Gateway:
         return self._members[self._at]
 
     def _ask(self, path: str, body: dict[str, Any], ends_at: float) -> dict[str, Any]:
-        """The answer of one member, by this time; also if the user must log in first, or anew."""
+        """Return the answer of one member, by this time.
+
+        Also if the user must log in first, or anew.
+        """
         for is_last in (False, True):
             token = self._authenticated(ends_at)
             status, answer = self._post(path, body, token, ends_at)
@@ -214,8 +226,10 @@ class Gateway:
     def _post(
         self, path: str, body: dict[str, Any], token: str, ends_at: float
     ) -> tuple[int, dict[str, Any]]:
-        """The HTTP status, and an answer that has the form of etcd's if the status is 200. Raises
-        HttpError."""
+        """Return the HTTP status, and an answer that has the form of etcd's if the status is 200.
+
+        Raises HttpError.
+        """
         limit_s = max(ends_at - time.monotonic(), 0.001)
         status, answer = self._member.post(path, body, token, limit_s)
         if status == 200:
@@ -279,8 +293,10 @@ class Gateway:
         return _Failure(where, str(error), error.is_lasting)
 
     def _failed(self, failures: list[_Failure], ends_at: float) -> Exception:
-        """Return the error for a call that no member has answered. Asks them for their leader until
-        `ends_at`."""
+        """Return the error for a call that no member has answered.
+
+        Asks them for their leader until `ends_at`.
+        """
         whys = {failure.why for failure in failures}
         each = "; ".join(f"{failure.endpoint}: {failure.why}" for failure in failures)
         if len(whys) == 1:
@@ -324,7 +340,7 @@ def encoded(key: str | bytes) -> str:
 
 
 def decoded(text: str) -> bytes:
-    """Raises ValueError."""
+    """Decode base64. Raises ValueError."""
     return b64decode(text, validate=True)
 
 
@@ -356,13 +372,15 @@ def _message(answer: dict[str, Any]) -> str:
 
 
 def _is_unavailable(line: dict[str, Any]) -> bool:
-    """Whether the member can't serve a watch now. Another one may."""
+    """Return whether the member can't serve a watch now. Another one may."""
     error = line.get("error")
     return isinstance(error, dict) and error.get("code", error.get("grpc_code")) in _UNAVAILABLE
 
 
 def _is_of_an_old_token(answer: dict[str, Any]) -> bool:
-    """Whether the answer tells of a token that a member has forgotten, or that was given out before
-    users were changed."""
+    """Return whether the answer tells of a token that a member has forgotten.
+
+    Or of one that was given out before users were changed.
+    """
     said = _message(answer)
     return answer.get("code") == 16 or "auth token" in said or "auth store is old" in said

@@ -1,5 +1,7 @@
-"""How a person says which etcd to use: the endpoints, and keys of `--rdzv-conf`, in the spelling of
-either of torch's etcd backends."""
+"""The choice of an etcd: the endpoints, and keys of `--rdzv-conf`.
+
+In the spelling of either of torch's etcd backends.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The engine of etcd: all records under one prefix, by one connection; and how it is rid of what
-jobs have left there, a week or more after their last change.
+"""The engine of etcd: all records under one prefix, by one connection.
+
+And how old records are removed, a week or more after their last change.
 
 A candidate looks at the record of each job every second. One range brings the records of all: each
 of them has changed in the last two seconds, so a list of keys would not spare a read for each. The
@@ -99,8 +100,10 @@ class EtcdEngine:
                 yield name, kv["mod_revision"]
 
     def newest(self, key: str, after: float) -> dict[str, Any] | None:
-        """Return what is stored under the key of a job, read after this time of the monotonic
-        clock; None: nothing is."""
+        """Return what is stored under the key of a job; None: nothing is.
+
+        Read after this time of the monotonic clock.
+        """
         if len(self._opened) < 2:
             return self._one(key)
         if self._read_at < max(after, time.monotonic() - FRESH_S):
@@ -122,8 +125,11 @@ class EtcdEngine:
 
 
 def sweep(gateway: Gateway, prefix: str, page: int = SWEEP_PAGE) -> int:
-    """Returns how many registers were removed. `page`: so many keys are asked for at once. Raises
-    as `Gateway.call`, and what an answer that does not parse raises."""
+    """Remove old registers and return their number.
+
+    `page`: so many keys are asked for at once. Raises as `Gateway.call`, and what an answer that
+    does not parse raises.
+    """
     name = encoded(f"{prefix}/mark")
     answer = gateway.call("/v3/kv/range", {"key": name})
     now, found, mark_at = revision_of(answer), 0, 0
@@ -154,7 +160,10 @@ def _lasts(gateway: Gateway, lease: int) -> bool:
 
 
 def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) -> int:
-    """Registers that have not changed since this revision. What changes meanwhile stays."""
+    """Remove the registers that have not changed since this revision.
+
+    What changes meanwhile stays.
+    """
     first, found = f"{prefix}/jobs/", 0
     more = {"limit": str(limit), "keys_only": True, "max_mod_revision": str(revision)}
     for kv in _pages(gateway, first, f"{prefix}/jobs0", more):

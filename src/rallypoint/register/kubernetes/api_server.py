@@ -113,7 +113,7 @@ class ApiServer:
     """Blocks, for one thread at a time; `abort` from any."""
 
     def __init__(self, config: KubernetesConfig, limit_s: float = LIMIT_S) -> None:
-        """Does no I/O."""
+        """Keep the configuration. Does no I/O."""
         self._config, self._limit_s = config, limit_s
         self._http: HttpConnection | None = None
         self._namespace = config.namespace
@@ -153,8 +153,10 @@ class ApiServer:
             return self._reply(answer)
 
     def watch(self, seconds: float, query: Query) -> Generator[Object, None, None]:
-        """Changes of ConfigMaps, as the API server sends them, for so long. May end before. An
-        event of the type ERROR has the status. Raises as `call`."""
+        """Yield changes of ConfigMaps, as the API server sends them, for so long.
+
+        May end before. An event of the type ERROR has the status. Raises as `call`.
+        """
         watching = {"watch": "1", "timeoutSeconds": str(int(seconds) + 1)}
         request = self._request("GET", "", None, self._token(), {**query, **watching})
         try:
@@ -239,7 +241,7 @@ class ApiServer:
         return os.path.join(self._config.service_account, name)
 
     def _reply(self, answer: HttpReply) -> Reply:
-        """Raises what the call raises for an answer that is none."""
+        """Return the reply, or raise what the call raises for an answer that is none."""
         try:
             body = _parsed(answer.data)
         except UnreadableJsonError as error:
@@ -282,7 +284,7 @@ class ApiServer:
         )
 
     def _drop(self) -> None:
-        """The next call opens another connection."""
+        """Drop the connection; the next call opens another one."""
         if self._http is not None:
             self._http.close()
 
@@ -295,7 +297,7 @@ class ApiServer:
 
 
 def _parsed(data: bytes) -> Object:
-    """Raises UnreadableJsonError for what no API server sends."""
+    """Parse an object. Raises UnreadableJsonError for what no API server sends."""
     body = read_object(data)
     if not {"kind", "type"} & body.keys():
         raise UnreadableJsonError("is not an object of Kubernetes")

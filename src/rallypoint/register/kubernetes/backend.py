@@ -1,5 +1,6 @@
-"""A register in Kubernetes: one ConfigMap per job. Its uid and resourceVersion are the token of a
-version.
+"""A register in Kubernetes: one ConfigMap per job.
+
+Its uid and resourceVersion are the token of a version.
 
 A swap is a PUT with both, or a POST for the first version; the API server refuses one that comes
 late, with 409. A ConfigMap without data counts as no version: it was made for the job, which then
@@ -48,7 +49,9 @@ class ObjectVersion(Struct, frozen=True):
 
 class KubernetesRendezvousBackend(SwappingBackend):
     """The state of one job, for a `DynamicRendezvousHandler` or for the coordinators of a job.
-    Calls block, for 5 s at most. A wait for a change has a connection of its own."""
+
+    Calls block, for 5 s at most. A wait for a change has a connection of its own.
+    """
 
     store, max_state, token_type = "Kubernetes", MAX_STATE, ObjectVersion
 
@@ -60,9 +63,12 @@ class KubernetesRendezvousBackend(SwappingBackend):
         limit_s: float = LIMIT_S,
         server: ApiServer | None = None,
     ) -> None:
-        """`config`: see `kubernetes_config`. `token`: the job's, by which versions are
-        authenticated; None: they are not. `limit_s`: of each call. `server`: the connection of
-        other registers, which this one shares. Does no I/O. Raises ParameterError."""
+        """`config`: see `kubernetes_config`.
+
+        `token`: the job's, by which versions are authenticated; None: they are not. `limit_s`: of
+        each call. `server`: the connection of other registers, which this one shares. Does no I/O.
+        Raises ParameterError.
+        """
         super().__init__(run_id, name_of(run_id), VersionFormat(run_id, token, "another namespace"))
         self._server = ApiServer(config, limit_s) if server is None else server
         self._watching = ApiServer(config, limit_s)
@@ -73,8 +79,11 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return "kubernetes"
 
     def check(self) -> None:
-        """See that the register can be read, made and changed, without doing it. Raises AccessError
-        and ParameterError for what a person can mend, and RendezvousConnectionError."""
+        """See that the register can be read, made and changed, without doing it.
+
+        Raises AccessError and ParameterError for what a person can mend, and
+        RendezvousConnectionError.
+        """
         found = self._server.call("GET", self._key)
         # Both are judged as if they were meant, also by who may do that.
         if found.status != 200:
@@ -116,7 +125,10 @@ class KubernetesRendezvousBackend(SwappingBackend):
         self._watching.abort()
 
     def _is_woken(self, seconds: float, query: Query) -> bool:
-        """False: nothing was seen for so long, or until the API server has ended the watch."""
+        """Return whether something was seen.
+
+        False: nothing for so long, or until the API server has ended the watch.
+        """
         watch = self._watching.watch(seconds, {**query, "allowWatchBookmarks": "true"})
         with closing(watch) as events:
             for event in events:
@@ -168,8 +180,10 @@ def name_of(run_id: str) -> str:
 
 
 def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -> Object:
-    """Return the object as it is sent. `token`: of the version that it replaces; None: there is
-    none. `value`: bytes, in base64."""
+    """Return the object as it is sent.
+
+    `token`: of the version that it replaces; None: there is none. `value`: bytes, in base64.
+    """
     metadata: Object = {"name": name, "labels": LABELS}
     if token is not None:
         metadata |= {"uid": token.uid, "resourceVersion": token.version}

@@ -1,5 +1,8 @@
-"""How a person says which API server of Kubernetes to use. In a pod nothing needs to be said: the
-namespace and keys of `--rdzv-conf` are for other namespaces, and for programs outside of a pod."""
+"""How a person says which API server of Kubernetes to use.
+
+In a pod nothing needs to be said: the namespace and keys of `--rdzv-conf` are for other namespaces,
+and for programs outside of a pod.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,11 @@ class KubernetesConfig(Struct, frozen=True):
 def kubernetes_config(
     namespace: str = "", server: str = "", service_account: str = ""
 ) -> KubernetesConfig:
-    """For a program: what is empty is the pod's own. `server`: http[s]://HOST:PORT.
-    `service_account`: a directory with the files `token`, `ca.crt` and `namespace`. Reads the
-    environment only. Raises ParameterError."""
+    """For a program: what is empty is the pod's own.
+
+    `server`: http[s]://HOST:PORT. `service_account`: a directory with the files `token`, `ca.crt`
+    and `namespace`. Reads the environment only. Raises ParameterError.
+    """
     given = {"server": server, "service_account": service_account}
     conf = {name: text for name, text in given.items() if text}
     try:
@@ -52,8 +57,11 @@ def kubernetes_config(
 
 
 def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig:
-    """`conf` has `server` and `service_account`, or one of them, or none. Reads the environment
-    only. Raises UsageError, whose text names what was given, and NotHereError outside of a pod."""
+    """`conf` has `server` and `service_account`, or one of them, or none.
+
+    Reads the environment only. Raises UsageError, whose text names what was given, and NotHereError
+    outside of a pod.
+    """
     if namespace and not is_label(namespace):
         raise UsageError(
             f"{namespace}: is not the name of a namespace (lower-case letters, digits and hyphens, "
@@ -71,7 +79,7 @@ def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig
 
 
 def pod_server(environ: Mapping[str, str] | None = None) -> str:
-    """Where Kubernetes tells its pods that the API server is; empty: this is no pod."""
+    """Return where Kubernetes tells its pods that the API server is; empty: this is no pod."""
     environ = os.environ if environ is None else environ
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -81,12 +89,12 @@ def pod_server(environ: Mapping[str, str] | None = None) -> str:
 
 
 def is_label(text: str) -> bool:
-    """Whether it may name a namespace: a label of RFC 1123."""
+    """Return whether it may name a namespace: a label of RFC 1123."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """Whether it may name most other objects: a subdomain of RFC 1123."""
+    """Return whether it may name most other objects: a subdomain of RFC 1123."""
     return len(text) <= _MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 

@@ -1,5 +1,6 @@
-"""The engine of Kubernetes: all ConfigMaps with records in one namespace, by one connection; and
-how it is rid of what jobs have left there, a week or more after their last change.
+"""The engine of Kubernetes: all ConfigMaps with records in one namespace.
+
+By one connection; and how old records are removed, a week or more after their last change.
 
 Clocks of machines are not compared: the API server says when a ConfigMap was changed last, and what
 time it is there, in the same answer.
@@ -83,8 +84,11 @@ class KubernetesEngine:
 
 
 def sweep(server: ApiServer, page: int = PAGE) -> int:
-    """Returns how many registers were removed. `page`: so many are asked for at once. Raises as
-    `ApiServer.call`, and what an answer that does not parse raises."""
+    """Remove old registers and return their number.
+
+    `page`: so many are asked for at once. Raises as `ApiServer.call`, and what an answer that does
+    not parse raises.
+    """
     found = 0
     for reply in listed(server, page):
         for item in reply.items:
@@ -99,7 +103,7 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
 
 
 def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
-    """All registers, page by page. Raises as `sweep`, also for a list that does not end."""
+    """Yield all registers, page by page. Raises as `sweep`, also for a list that does not end."""
     query = {
         "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
         "limit": str(page),

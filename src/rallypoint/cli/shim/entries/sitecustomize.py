@@ -18,7 +18,8 @@ _WITHIN = (*_MODULES, "torch.distributed.launcher", "torch.distributed.launcher.
 
 def _program() -> tuple[str, int]:
     """Return the name of the program or module that runs, and how many words of the command line
-    stand before its arguments."""
+    stand before its arguments.
+    """
     line = getattr(sys, "orig_argv", [])
     first, *arguments = getattr(sys, "argv", None) or [""]  # A program may embed Python.
     before = line[: len(line) - len(arguments)]

@@ -98,7 +98,7 @@ class JobAt(Struct, frozen=True):
 
 
 def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[JobAt]:
-    """The job that is meant, or jobs on this machine: at least one.
+    """Return the job that is meant, or jobs on this machine: at least one.
 
     Raises UsageError, and RendezvousConnectionError for nothing on this machine.
     """
@@ -130,7 +130,7 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
 
 
 def _words(scanned: Scanned, where: str, backend: str = "") -> str:
-    """The words that say where a job is, for another command, quoted for a shell."""
+    """Return the words that say where a job is, for another command, quoted for a shell."""
     if backend == FOR_DIRECTORIES:
         words = [where if "/" in where else f"./{where}"]
     elif backend:
@@ -156,8 +156,10 @@ def _is_directory(text: str) -> bool:
 def _register(
     scanned: Scanned, backend: str, where: Given | None, run_id: str | None
 ) -> RegisterConfig:
-    """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` say; without a name,
-    of all jobs there."""
+    """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` are read.
+
+    Without a name, of all jobs there.
+    """
     said = dict(scanned.values)
     if where is not None:
         said["--rdzv-endpoint"] = [where]
@@ -184,14 +186,14 @@ def _all_local_jobs() -> Iterator[LocalJob]:
 
 
 def _notes_of(job: JobAt) -> list[LocalJob]:
-    """Notes about jobs of this name, if the job was found on this machine."""
+    """Return the notes about jobs of this name, if the job was found on this machine."""
     if not job.is_here:
         return []
     return [one for one in _all_local_jobs() if one.run_id == job.run_id]
 
 
 def _local_jobs(run_id: str | None) -> list[LocalJob]:
-    """The newest word of each job of this user on this machine."""
+    """Return the newest word of each job of this user on this machine."""
     found: dict[tuple[str, str], LocalJob] = {}
     running: set[str] = set()
     for note in _all_local_jobs():
@@ -231,8 +233,11 @@ class NotOnThisMachineError(RendezvousConnectionError):
 
 
 def as_noted(job: JobAt, *, by_others: bool = False) -> JobAt:
-    """Return the job at the address that its agent on this machine has noted last; `by_others`: or
-    where the other agents of it here have it, if that one has ended. Else the same job."""
+    """Return the job at the address that its agent on this machine has noted last.
+
+    `by_others`: or where the other agents of it here have it, if that one has ended. Else the same
+    job.
+    """
     notes = _notes_of(job)
     own = [one for one in notes if one.pid == job.pid]
     places = {one.address: one for one in own or (notes if by_others else [])}
@@ -248,11 +253,13 @@ def agents_run(job: JobAt) -> bool:
 
 
 def runs_here(job: JobAt) -> bool:
-    """Whether an agent of this job, which was found on this machine, still runs. It may have
-    attached to another leader meanwhile, and another job may have the same name."""
+    """Return whether an agent of this job, which was found on this machine, still runs.
+
+    It may have attached to another leader meanwhile, and another job may have the same name.
+    """
     return any(one.pid == job.pid or _endpoint_of(one) == job.endpoint for one in _notes_of(job))
 
 
 def token_of(job: JobAt) -> JobToken | None:
-    """The one that a person has, if the job needs one. Raises AccessError."""
+    """Return the one that a person has, if the job needs one. Raises AccessError."""
     return None if job.secret else job.access.find(create=False)

@@ -1,6 +1,7 @@
-"""Every command about a job does this: it reads the command line, finds the job, asks its
-coordinator, and shows the answer. Its own are its words and options, what it asks, and how the
-answer is shown."""
+"""The way of every command about a job: read, find the job, ask its coordinator, show.
+
+A command's own are its words and options, what it asks, and how the answer is shown.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ class Question:
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """Raises UsageError."""
+        """Read the words and options of a command about a job. Raises UsageError."""
         where = word(scanned.words[0]) if scanned.words else None
         if where is None or not cls.not_of_files or not (is_kept(where) or is_history(where)):
             return Words(where)
@@ -83,7 +84,7 @@ class Question:
         return Words(where, file=where.text)
 
     def find(self) -> list[JobAt]:
-        """The job that is meant. Raises as `read_job`."""
+        """Return the job that is meant. Raises as `read_job`."""
         return [only_one(read_job(self.command, self.scanned, self.words.where))]
 
     @property
@@ -109,8 +110,10 @@ class Question:
         raise NotImplementedError
 
     def has_ended(self, end: JobEndedError) -> int:
-        """Show the end of the job, of which nothing is kept here, and return the exit code; or
-        raise it."""
+        """Show the end of the job, of which nothing is kept here, and return the exit code.
+
+        Or raise it.
+        """
         raise end
 
     def look_for_it(self) -> None:
@@ -127,8 +130,9 @@ class Question:
 
 
 def run(kind: type[Question], argv: list[str]) -> int:
-    """Run a command about a job, and return its exit code. Blocks until it is answered, or what it
-    follows has ended.
+    """Run a command about a job, and return its exit code.
+
+    Blocks until it is answered, or what it follows has ended.
 
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
@@ -163,9 +167,12 @@ async def _within(question: Question) -> int:
 
 
 class Request(Question):
-    """Something is to be done to a job. It is done once, also where the coordinator goes away
-    before it has answered: then the request is made again, with the life of the job and the round
-    in which it was made before (`Ask.asked_in`)."""
+    """Something is to be done to a job.
+
+    It is done once, also where the coordinator goes away before it has answered: then the request
+    is made again, with the life of the job and the round in which it was made before
+    (`Ask.asked_in`).
+    """
 
     _made_in: tuple[int, int] | None = None
     """The life of the job and the round; None: the request was not made, or the coordinator runs
@@ -173,7 +180,7 @@ class Request(Question):
     was_made = False
 
     async def request(self, asking: Asking, wanted: Ask) -> bytes:
-        """The last answer to it. Raises as `Asking.answer`."""
+        """Return the last answer to it. Raises as `Asking.answer`."""
         await self.make(asking, wanted)
         return await asking.last_value()
 
@@ -204,5 +211,5 @@ class Request(Question):
             return self.is_over(end)
 
     def is_over(self, end: JobEndedError) -> int:
-        """The job has ended after the request was made. Returns the exit code."""
+        """Note that the job has ended after the request was made. Returns the exit code."""
         raise NotImplementedError

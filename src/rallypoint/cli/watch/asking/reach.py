@@ -1,5 +1,7 @@
-"""Reaching the coordinator of a job, and asking it: also the next one, where another node takes the
-job over meanwhile."""
+"""Reaching the coordinator of a job, and asking it.
+
+Also the next one, where another node takes the job over meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,10 @@ class Asking:
 
     @classmethod
     async def open(cls, job: JobAt, token: JobToken | None) -> Asking:
-        """Raises RendezvousConnectionError, AccessError, ProtocolError, and UsageError."""
+        """Open a connection to the coordinator.
+
+        Raises RendezvousConnectionError, AccessError, ProtocolError, and UsageError.
+        """
         return cls(await reach(job, token))
 
     @property
@@ -99,8 +104,10 @@ class Asking:
         self._connection.close()
 
     def send(self, question: Ask) -> None:
-        """Ask, and read the answers by `next_value`. Raises UsageError for a coordinator that does
-        not know such questions."""
+        """Ask, and read the answers by `next_value`.
+
+        Raises UsageError for a coordinator that does not know such questions.
+        """
         question = replace(question, release=__version__)
         if question.subject is Subject.DRAIN and self.version < REPEATS_SINCE:
             self._connection.send(m.DrainNode(question.node, DRAINED, __version__, question.asks))
@@ -113,8 +120,11 @@ class Asking:
             self._connection.send(question)
 
     async def next_value(self) -> tuple[bytes, bool]:
-        """The next value of an answer as JSON, and whether it is the last one. May be cancelled,
-        and called again. Raises UsageError for a refusal, and CoordinatorLostError."""
+        """Return the next value of an answer as JSON, and whether it is the last one.
+
+        May be cancelled, and called again. Raises UsageError for a refusal, and
+        CoordinatorLostError.
+        """
         while True:
             said = await self._answers.get()
             if isinstance(said, str):
@@ -137,12 +147,12 @@ class Asking:
                 return value, said.is_last
 
     async def answer(self, question: Ask) -> bytes:
-        """The last value that answers it. Raises as `next_value`."""
+        """Return the last value that answers it. Raises as `next_value`."""
         self.send(question)
         return await self.last_value()
 
     async def last_value(self) -> bytes:
-        """The last value of an answer. Raises as `next_value`."""
+        """Return the last value of an answer. Raises as `next_value`."""
         while True:
             value, is_last = await self.next_value()
             if is_last:
@@ -152,9 +162,12 @@ class Asking:
 async def converse(
     job: JobAt, token: JobToken | None, talk: Callable[[Asking], Awaitable[_T]]
 ) -> _T:
-    """Talk to the job's coordinator. Where it goes away, or another node may be taking the job
-    over, talk to the one that hosts the job next: that is waited for `TAKEOVER_S` at most, and
-    said. Raises as `Asking.open` and `talk`, and NoNextCoordinatorError."""
+    """Talk to the job's coordinator.
+
+    Where it goes away, or another node may be taking the job over, talk to the one that hosts the
+    job next: that is waited for `TAKEOVER_S` at most, and said. Raises as `Asking.open` and `talk`,
+    and NoNextCoordinatorError.
+    """
     wait = _Wait(job)
     while True:
         asking: Asking | None = None
@@ -182,8 +195,11 @@ class _Wait:
         """None: nothing is waited for."""
 
     async def after(self, error: Exception, *, is_lost: bool) -> None:
-        """Return when it is to be tried again, or raise this error where nobody can take over, or
-        the time for it is up. `is_lost`: it had answered."""
+        """Return when it is to be tried again, or raise this error.
+
+        It is raised where nobody can take over, or the time for it is up. `is_lost`: it had
+        answered.
+        """
         job, now = self.job, asyncio.get_running_loop().time()
         if is_lost:
             self._was_there, self._until = True, None
@@ -216,8 +232,11 @@ def _waits_for(job: JobAt, error: Exception) -> str:
 
 
 async def named(job: JobAt, token: JobToken | None) -> JobAt:
-    """For a command about one job, with its name: where nobody has said which, it is the only one
-    that the coordinator hosts. Raises as `Asking.open`."""
+    """Ask about one job by its name.
+
+    Where nobody has said which, it is the only one that the coordinator hosts. Raises as
+    `Asking.open`.
+    """
     if job.run_id is not None:
         return job
     if job.register is not None:
@@ -233,13 +252,16 @@ async def named(job: JobAt, token: JobToken | None) -> JobAt:
 
 
 async def recorded_jobs(register: RegisterConfig) -> list[str]:
-    """The names of all jobs that have a record there. A job that has just begun may be missing."""
+    """Return the names of all jobs that have a record there.
+
+    A job that has just begun may be missing.
+    """
     engine = make(register, Use())
     return sorted(await run_in_thread(engine.changed, "rallypoint-registers"))
 
 
 async def all_jobs(job: JobAt, token: JobToken | None) -> list[JobLine]:
-    """All jobs there, where nobody has said which, or this job. Raises as `Asking.open`."""
+    """Return all jobs there, where nobody has said which, or this job. Raises as `Asking.open`."""
     try:
         return await _jobs_at(job, token)
     except UsageError:
@@ -258,12 +280,12 @@ async def _jobs_at(job: JobAt, token: JobToken | None) -> list[JobLine]:
 
 
 async def jobs_of(asking: Asking) -> list[JobLine]:
-    """All jobs of the coordinator."""
+    """Return all jobs of the coordinator."""
     return decoded(await asking.answer(Ask(Subject.JOBS)), list[JobLine])
 
 
 def decoded(value: bytes, kind: type[_T]) -> _T:
-    """A value of an answer. Raises UsageError for one of another version of Rallypoint."""
+    """Return a value of an answer. Raises UsageError for one of another version of Rallypoint."""
     try:
         return read_as(value, kind)
     except UnreadableJsonError as error:
@@ -277,15 +299,20 @@ class JobEndedError(UsageError):
     """The job that is meant has ended, as its record says."""
 
     def __init__(self, text: str, outcome: str = "", reason: str = "", leader: str = "") -> None:
-        """`outcome` and `reason` are those of the verdict. `leader`: the node that led the job
-        last; empty: unknown."""
+        """`outcome` and `reason` are those of the verdict.
+
+        `leader`: the node that led the job last; empty: unknown.
+        """
         super().__init__(text)
         self.outcome, self.reason, self.leader = outcome, reason, leader
 
 
 async def reach(job: JobAt, token: JobToken | None) -> ClientConnection:
-    """A connection to the coordinator. Safe to retry. Raises RendezvousConnectionError,
-    AccessError, ProtocolError, UsageError for no such record, and JobEndedError."""
+    """Return a connection to the coordinator.
+
+    Safe to retry. Raises RendezvousConnectionError, AccessError, ProtocolError, UsageError for no
+    such record, and JobEndedError.
+    """
     secret = job.secret or (None if token is None else token.for_job(job.name))
     if job.register is not None:
         return await _reach_leader(job, job.register, secret)
@@ -331,8 +358,10 @@ def _may_be_a_name(job: JobAt) -> str:
 
 
 def _other_token(job: JobAt, error: AccessError) -> AccessError:
-    """The coordinator has refused the token of this command. A job on this machine is known by its
-    name; elsewhere another job may have the port."""
+    """Note that the coordinator has refused the token of this command.
+
+    A job on this machine is known by its name; elsewhere another job may have the port.
+    """
     source = job.access.source
     if not job.is_here:
         return AccessError(f"{error} (the token here is that of {source})") if source else error

@@ -1,5 +1,7 @@
-"""Finding a job by the number that Slurm has given it, as `rallypoint run` in its step has chosen
-the job's name and endpoint (`integrations/slurm_step.py`)."""
+"""Finding a job by the number that Slurm has given it.
+
+`rallypoint run` in its step has chosen the job's name and endpoint (`integrations/slurm_step.py`).
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,17 @@ class SlurmJob(Struct, frozen=True):
 
 
 def read_slurm_job(given: Given) -> SlurmJob:
-    """Raises UsageError."""
+    """Read what Slurm tells of a job. Raises UsageError."""
     if (found := _NUMBER.fullmatch(given.text)) is None:
         raise given.wrong("needs the number of a Slurm job, as in 10, or of a step: 10.1")
     return SlurmJob(int(found[1]), str(int(found[2] or 0)))
 
 
 def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, RegisterConfig | None]:
-    """The name of the job, and its endpoint or where its record lies. Asks Slurm, and may block for
-    seconds. Raises RendezvousConnectionError."""
+    """Return the name of the job, and its endpoint or where its record lies.
+
+    Asks Slurm, and may block for seconds. Raises RendezvousConnectionError.
+    """
     told = machine.ask_command(f"scontrol show job -o {job.job}", _ASK_S) or ""
     restarts = re.search(r"\bRestarts=(\d{1,9})\b", told)
     run_id = run_id_of(job.job, job.step, int(restarts[1]) if restarts else 0)
@@ -58,7 +62,10 @@ def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, Regi
 
 
 def _recorded_in(run_id: str, machine: ThisHost) -> str:
-    """The directory of a shared home in which the job's record lies; empty: there is none."""
+    """Return the directory of a shared home in which the job's record lies.
+
+    Empty: there is none.
+    """
     from rallypoint.register.version_file import register_name
 
     home = machine.shared_home()

@@ -1,4 +1,4 @@
-"""What workers run, as a program says it: a function, a program, or a command line."""
+"""The program of workers, as another program gives it: a function, a program, or a command line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def worker_config(
     workers: WorkerConfig,
     start_method: str | None = None,
 ) -> WorkerConfig:
-    """`workers` with what they run. Raises ParameterError, and UsageError for what can't be
-    together."""
+    """`workers` with what they run.
+
+    Raises ParameterError, and UsageError for what can't be together.
+    """
     function: FunctionCall | None = None
     argv: tuple[str, ...] = ()
     method = _start_method(start_method)
@@ -38,7 +40,7 @@ def worker_config(
 
 
 def module_names(preload: Sequence[str]) -> tuple[str, ...]:
-    """What to import before workers are forked. Raises ParameterError."""
+    """Return what to import before workers are forked. Raises ParameterError."""
     if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
         raise ParameterError(
             f"preload={preload!r}: needs names of modules, as in preload=['torch']"
@@ -47,7 +49,7 @@ def module_names(preload: Sequence[str]) -> tuple[str, ...]:
 
 
 def entrypoint_name(entrypoint: Entrypoint, args: Sequence[Any] = ()) -> str:
-    """A function's qualified name, or the program; a script rather than its interpreter."""
+    """Return a function's qualified name, or the program; a script rather than its interpreter."""
     if callable(entrypoint):
         return str(getattr(entrypoint, "__qualname__", None) or repr(entrypoint))
     words = [str(word) for word in (*_words(entrypoint), *args)]
@@ -70,7 +72,10 @@ def _start_method(name: str | None) -> StartMethod | None:
 
 
 def _check_importable(function: Callable[..., Any]) -> None:
-    """A worker imports the main program to find what is defined there; see `multiprocessing`."""
+    """Check that a worker can import the main program, to find what is defined there.
+
+    See `multiprocessing`.
+    """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     is_module = getattr(main, "__spec__", None) is not None

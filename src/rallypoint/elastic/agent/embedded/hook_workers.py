@@ -34,7 +34,7 @@ UNKNOWN_FAILURE = 1
 
 
 class AgentHooks(Protocol):
-    """What a `SimpleElasticAgent` is extended by."""
+    """The hooks by which a `SimpleElasticAgent` is extended."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]: ...
     def _stop_workers(self, worker_group: WorkerGroup) -> None: ...
@@ -62,7 +62,7 @@ class HookWorkers:
 
     @property
     def shm(self) -> WorkerShm:
-        """What runs a hook's workers has no shared memory with them."""
+        """The shared memory of the workers: none, with those of a hook."""
         return WorkerShm.silent(self._group.spec.local_world_size)
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
@@ -72,22 +72,22 @@ class HookWorkers:
         self._round.on_started()
 
     def notice(self) -> None:
-        """A hook reports by itself."""
+        """Do nothing: a hook reports by itself."""
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """What runs a hook's workers is not known."""
+        """The pids of the workers, which are not known of those of a hook."""
         return (0,) * self._group.spec.local_world_size
 
     def owns(self, pid: int) -> bool:
-        """The pids of what hooks start are not known."""
+        """Return whether the pids of what hooks start are not known."""
         return False
 
     def use_guard(self, guard: Guard) -> None:
         """Hooks have none."""
 
     def notify(self, number: int) -> None:
-        """What the hooks run gets no signal."""
+        """Do nothing: the workers of hooks get no signal."""
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
         """Call `_stop_workers`, whatever the signal."""
@@ -103,21 +103,21 @@ class HookWorkers:
             self._loop.call_later(STOP_TIMEOUT_S, self._too_late)
 
     async def abandon(self) -> None:
-        """The agent goes: it calls the hooks itself, after the loop."""
+        """Do nothing: the agent calls the hooks itself, after the loop."""
         self._wanted_stop.set()
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """As the hook reported them."""
+        """Return the failures as the hook reported them."""
         return failed
 
     def results(self) -> dict[int, object]:
-        """What `_monitor_workers` returned."""
+        """Return what `_monitor_workers` returned."""
         base, values = self._round.assignment.base_rank, self._result.return_values
         return {worker: values.get(base + worker) for worker in range(len(self.pids))}
 
     @property
     def error_files(self) -> dict[int, str]:
-        """Those that the hook has named, by global rank."""
+        """The error files that the hook has named, by global rank."""
         failures = self._result.failures
         return {rank: str(getattr(known, "error_file", "")) for rank, known in failures.items()}
 
@@ -141,7 +141,7 @@ class HookWorkers:
             self._watched.set()
 
     def _watch(self) -> RunResult | None:
-        """What the hook says in the end; None when the workers are to be stopped."""
+        """Return what the hook says in the end; None when the workers are to be stopped."""
         group = self._group
         group.state = WorkerState.HEALTHY
         while not self._wanted_stop.is_set():
@@ -261,12 +261,14 @@ class HookWorkers:
 
 
 def _moment(failure: Any) -> float:
-    """When it happened; torch's failures have whole seconds. 0: it does not say."""
+    """Return when it happened; torch's failures have whole seconds. 0: it does not say."""
     return float(getattr(failure, "moment", getattr(failure, "timestamp", 0.0)))
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """Also for a SystemExit, which would end a thread without a trace."""
+    """Return the error as an exception, also a SystemExit, which would end a thread without a
+    trace.
+    """
     if isinstance(error, Exception):
         return error
     return _contract(f"raised {raised(error)}")
@@ -277,8 +279,10 @@ def _contract(text: str) -> RallypointError:
 
 
 def _callstack(failure: Any) -> str:
-    """The traceback that the message has as `record` wrote it, or else what the failure tells
-    besides."""
+    """Return the traceback that the message has as `record` wrote it.
+
+    Or else what the failure tells besides.
+    """
     match getattr(failure, "message", None):
         case {"extraInfo": {"py_callstack": str(callstack)}}:
             return callstack
@@ -286,7 +290,7 @@ def _callstack(failure: Any) -> str:
 
 
 def _text(failure: Any) -> str:
-    """A ProcessFailure's message, ours or torch's: a text, or what `record` wrote."""
+    """Return a ProcessFailure's message, ours or torch's: a text, or what `record` wrote."""
     message = getattr(failure, "message", failure)
     if isinstance(message, dict):
         message = message.get("message", message)

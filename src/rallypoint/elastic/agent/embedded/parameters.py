@@ -29,7 +29,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def given_by(row: Setting, value: Any, origin: str) -> Given:
-    """A value that a program gave. Raises ParameterError for one of no sensible type."""
+    """Return a value that a program gave. Raises ParameterError for one of no sensible type."""
     types = _TYPES.get(row.kind, (str, os.PathLike))
     if not any(isinstance(value, kind) for kind in types):
         raise ParameterError(f"{origin}: needs {_needs(row.kind)}")
@@ -54,8 +54,10 @@ def _needs(kind: str) -> str:
 
 
 def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
-    """The keys of a rendezvous' configuration, each as the option or the key of `--rdzv-conf` that
-    says the same."""
+    """Return the keys of a rendezvous' configuration.
+
+    Each as the option or the key of `--rdzv-conf` that says the same.
+    """
     rows, found = CONF | parameters(), {}
     for key, value in conf.items():
         row = rows.get(key)
@@ -73,7 +75,7 @@ def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
 
 @contextmanager
 def parameter_errors() -> Iterator[None]:
-    """What programs catch around torch's functions is a ValueError."""
+    """Raise a ValueError, which programs catch around torch's functions."""
     try:
         yield
     except ValueError:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rallypoint.errors import UnusedHookError
 
 CALLED_HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
-"""Those that are called, as torch calls them."""
+"""The hooks that are called, as torch calls them."""
 _ROUNDS = "ranks and rounds come from the rendezvous: give the agent an rdzv_handler"
 _EACH_ROUND = "override _start_workers, which is called in every round, or _stop_workers"
 _EVENTS = "record events with record_duration and get_event_failed, or by an event_log_handler"
@@ -40,18 +40,19 @@ REFUSED_HOOKS = {
     "_update_uninterruptible_dwell": "override _monitor_workers",
     "_get_fq_hostname": _HELPER,
 }
-"""By name: what to use instead."""
+"""The refused hooks by name, with what to use instead."""
 
 
 def refuse_unused_hooks(cls: type) -> None:
     """Raises UnusedHookError, one line, for a class of an agent that overrides what nothing
-    calls."""
+    calls.
+    """
     for name, instead in _overridden(cls):
         raise UnusedHookError(f"{cls.__name__}.{name} is never called here: {instead}")
 
 
 def overrides(cls: type, base: type, names: tuple[str, ...]) -> bool:
-    """Whether a subclass has another one of these methods than the base."""
+    """Return whether a subclass has another one of these methods than the base."""
     return any(getattr(cls, name) is not getattr(base, name) for name in names)
 
 

@@ -1,5 +1,6 @@
-"""An agent of real processes inside somebody's program, which writes events to the logger
-`rallypoint`.
+"""An agent of real processes inside somebody's program.
+
+It writes events to the logger `rallypoint`.
 
 A program that has not set up logging sees warnings only, on stderr, as Python does with every
 logger. Logging handlers may block, and heartbeats must not: they run in another thread.
@@ -73,9 +74,11 @@ class JobLog(Observer):
 
 
 def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> ToldEnd:
-    """Run this node's part of the job, to its end. Blocks. Raises as `run_agent` does, and
-    UsageError in a thread beside the main one where the kernel (before 5.3) tells of exits by
-    signals only."""
+    """Run this node's part of the job, to its end.
+
+    Blocks. Raises as `run_agent` does, and UsageError in a thread beside the main one where the
+    kernel (before 5.3) tells of exits by signals only.
+    """
     if not gets_signals() and needs_main_thread():
         raise UsageError(
             "this kernel reports the exits of processes only by signals: run the job in the main "

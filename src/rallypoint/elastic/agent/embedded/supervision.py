@@ -46,12 +46,12 @@ class RunProcsResult:
     stderrs: dict[int, str] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Whether any has failed."""
+        """Return whether any has failed."""
         return len(self.failures) > 0
 
 
 class Programs(Struct, frozen=True):
-    """What to execute, by local rank."""
+    """The programs to execute, by local rank."""
 
     commands: Sequence[WorkerCommand]
     """But for their streams."""
@@ -64,7 +64,7 @@ class ProcessPlan(Struct, frozen=True):
 
     specs: Reifies
     dest: LogsDest
-    """What `specs` has said."""
+    """The answer of `specs`."""
     outputs: OutputSettings
     grace_s: float
     """How long the others may take to end when one has failed."""

@@ -35,7 +35,7 @@ from rallypoint.errors import (
 
 @dataclass
 class WorkerSpec:
-    """What the workers of one node are. Settings only: it may be used for several agents.
+    """The settings of the workers of one node. Settings only: it may be used for several agents.
 
     `entrypoint` is a function, a program, or a command line as a tuple; `args` follow it.
     `rdzv_handler` finds the other nodes; it may be given to the agent instead, and without one the
@@ -88,7 +88,7 @@ class WorkerSpec:
             raise ParameterError(f"WorkerSpec(monitor_interval={interval}): needs seconds above 0")
 
     def get_entrypoint_name(self) -> str:
-        """The function's qualified name, or the program."""
+        """Return the function's qualified name, or the program."""
         if isinstance(self.entrypoint, str):
             return os.path.basename(self.entrypoint)
         if isinstance(self.entrypoint, tuple):
@@ -119,7 +119,7 @@ class Worker:
 
 
 class WorkerState(str, Enum):  # noqa: UP042  # A text is `WorkerState.FAILED`, as with torch.
-    """Of all workers of a node together."""
+    """The state of all workers of a node together."""
 
     UNKNOWN = "UNKNOWN"
     INIT = "INIT"
@@ -131,7 +131,7 @@ class WorkerState(str, Enum):  # noqa: UP042  # A text is `WorkerState.FAILED`, 
 
     @staticmethod
     def is_running(state: WorkerState) -> bool:
-        """Whether workers in this state have processes that may be stopped."""
+        """Return whether workers in this state have processes that may be stopped."""
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
@@ -168,8 +168,11 @@ class RunResult:
     failures: dict[int, Any] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """True unless they succeeded, or go on: a group that is UNHEALTHY, STOPPED or UNKNOWN has
-        not done its work."""
+        """Return whether the workers have failed.
+
+        True unless they succeeded, or go on: a group that is UNHEALTHY, STOPPED or UNKNOWN has not
+        done its work.
+        """
         fine = (WorkerState.SUCCEEDED, WorkerState.HEALTHY, WorkerState.INIT)
         return self.state not in fine
 
@@ -218,7 +221,9 @@ def run_result(told: ToldEnd) -> RunResult:
 
 
 def failures(end: JobEnd) -> dict[int, ProcessFailure]:
-    """By global rank; the first cause is among them, on whichever node it was."""
+    """Return the failures by global rank; the first cause is among them, on whichever node it
+    was.
+    """
     files = end.error_files
     known = {
         rank: reported_failure(exit_, error_file=files.get(rank, ""))

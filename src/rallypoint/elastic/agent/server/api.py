@@ -94,7 +94,7 @@ class ElasticAgent(ABC):
 
     @abstractmethod
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """The workers; changes while the agent runs."""
+        """Return the workers; changes while the agent runs."""
 
 
 class SpecAgent(ElasticAgent):
@@ -156,33 +156,41 @@ class SpecAgent(ElasticAgent):
             self._running.release()
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """The one group of this agent."""
+        """Return the one group of this agent."""
         return self._worker_group
 
     def interrupt(self, death_sig: int = signal.SIGINT) -> None:
-        """As if the running agent had got this signal: SIGINT cancels the job, others have this
-        node leave it. From any thread; does not wait."""
+        """Act as if the running agent had got this signal: SIGINT cancels the job, others have this
+        node leave. From any thread; does not wait.
+        """
         if self._embedding is not None:
             self._embedding.signal(death_sig)
 
     def worker_environ(self, worker: Worker) -> dict[str, str]:
-        """The environment that this worker of the newest round is to have: this process's, with
-        RANK, MASTER_ADDR and all others of torchrun's variables. For `_start_workers`."""
+        """Return the environment that this worker of the newest round is to have.
+
+        This process's, with RANK, MASTER_ADDR and all others of torchrun's variables. For
+        `_start_workers`.
+        """
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
     def get_event_succeeded(self) -> Event:
-        """The event that a program may record of this agent, with `events.record`.
-        `total_run_time` is that of `run`, in whole seconds."""
+        """Return the event that a program may record of this agent, with `events.record`.
+
+        `total_run_time` is that of `run`, in whole seconds.
+        """
         return self._event("SUCCEEDED")
 
     def get_event_failed(self) -> Event:
-        """The same of a failure, within an `except` block with its traceback."""
+        """Return the same of a failure, within an `except` block with its traceback."""
         return self._event("FAILED", raw_error=traceback.format_exc())
 
     @contextmanager
     def record_duration(self, state: str) -> Iterator[None]:
-        """Record how long the block took, whatever its end, as an event of this state; with the
-        spec's `event_log_handler`."""
+        """Record how long the block took, whatever its end, as an event of this state.
+
+        With the spec's `event_log_handler`.
+        """
         began_at = time.perf_counter()
         try:
             yield
@@ -227,8 +235,10 @@ class SpecAgent(ElasticAgent):
 
 
 class SimpleElasticAgent(SpecAgent):
-    """An agent whose workers are run by four hooks. They are called in threads of their own, one at
-    a time but for `_stop_workers`, which may come while `_monitor_workers` waits.
+    """An agent whose workers are run by four hooks.
+
+    They are called in threads of their own, one at a time but for `_stop_workers`, which may come
+    while `_monitor_workers` waits.
 
     `shutdown_timeout` is what `_stop_workers` may take, in seconds; when it takes 5 s more, `run`
     raises.
@@ -244,9 +254,12 @@ class SimpleElasticAgent(SpecAgent):
 
     @abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """How the workers are: HEALTHY, and it is called again after `spec.monitor_interval`;
-        SUCCEEDED, FAILED or UNHEALTHY, and it is not. It may also wait until one of these is so:
-        then it must return soon after `_stop_workers` was called."""
+        """Return how the workers are.
+
+        HEALTHY, and it is called again after `spec.monitor_interval`; SUCCEEDED, FAILED or
+        UNHEALTHY, and it is not. It may also wait until one of these is so: then it must return
+        soon after `_stop_workers` was called.
+        """
 
     @abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
@@ -299,7 +312,7 @@ class SimpleElasticAgent(SpecAgent):
 def _agent_config(
     spec: WorkerSpec, handler: HandlerClient | None, shutdown_timeout_s: float
 ) -> AgentConfig:
-    """What an agent of this spec does. Raises ParameterError and UsageError."""
+    """Return the configuration of an agent of this spec. Raises ParameterError and UsageError."""
     if not 0 <= shutdown_timeout_s < float("inf"):
         raise ParameterError(f"shutdown_timeout={shutdown_timeout_s}: needs 0 or more seconds")
     return AgentConfig(
@@ -313,7 +326,7 @@ def _agent_config(
 
 
 def _stop(grace_s: float) -> StopConfig:
-    """One grace for every stop."""
+    """Return one grace for every stop."""
     text = asked_for(SIGNALS_VARIABLE)
     given = signal_names(Given(text, f"{SIGNALS_VARIABLE}={text}"))
     signals = given or StopConfig().signals
@@ -321,7 +334,7 @@ def _stop(grace_s: float) -> StopConfig:
 
 
 def _handler_client(handler: Any) -> HandlerClient | None:
-    """The calls of a live handler, if there is one."""
+    """Return the calls of a live handler, if there is one."""
     if handler is None:
         return None
     if not hasattr(handler, "next_rendezvous"):

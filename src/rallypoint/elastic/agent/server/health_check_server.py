@@ -1,5 +1,8 @@
-"""Tells over HTTP whether an agent is alive. (`--metrics-port` and TORCHELASTIC_HEALTH_CHECK_PORT
-have the agent of a job answer such checks by itself.)"""
+"""Tells over HTTP whether an agent is alive.
+
+(`--metrics-port` and TORCHELASTIC_HEALTH_CHECK_PORT have the agent of a job answer such checks by
+itself.)
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ if TYPE_CHECKING:
 
 
 class HealthCheckServer:
-    """Answers GET and HEAD of any path with 200 while `alive_callback()`, unix seconds, is no older
-    than `timeout` seconds, and else with 503. Torch's does nothing unless it is overridden.
+    """Answers GET and HEAD of any path with 200 while the agent is alive, and else with 503.
+
+    Alive: `alive_callback()`, unix seconds, is no older than `timeout` seconds. Torch's does
+    nothing unless it is overridden.
 
     It listens at `port` (0: any) of all addresses of this machine from `start` to `stop`.
     """
@@ -34,12 +39,14 @@ class HealthCheckServer:
         return self._port if self._server is None else int(self._server.server_address[1])
 
     def is_alive(self) -> bool:
-        """Whether the last progress is no older than the timeout."""
+        """Return whether the last progress is no older than the timeout."""
         return time.time() - self._alive_callback() <= self._timeout
 
     def start(self) -> None:
-        """Listen, in a thread, and return at once; again: nothing happens. Raises OSError where the
-        port is taken."""
+        """Listen, in a thread, and return at once; again: nothing happens.
+
+        Raises OSError where the port is taken.
+        """
         if self._server is not None:
             return
         from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -77,5 +84,5 @@ class HealthCheckServer:
 def create_healthcheck_server(
     alive_callback: Callable[[], int], port: int, timeout: int
 ) -> HealthCheckServer:
-    """A server that is not started yet."""
+    """Return a server that is not started yet."""
     return HealthCheckServer(alive_callback, port, timeout)

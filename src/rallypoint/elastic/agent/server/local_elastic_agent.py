@@ -122,7 +122,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         return pids
 
     def _started_with(self, spec: WorkerSpec) -> tuple[Any, dict[int, tuple[Any, ...]]]:
-        """The function or program, and its arguments by local rank."""
+        """Return the function or program, and its arguments by local rank."""
         entrypoint: Any = spec.entrypoint
         first: tuple[Any, ...] = ()
         if isinstance(entrypoint, tuple):
@@ -153,7 +153,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._shutdown(timeout=int(self._shutdown_timeout))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """How the processes are; does not wait."""
+        """Return how the processes are; does not wait."""
         told = self._pcontext.wait(0)
         if told is None:
             return RunResult(WorkerState.HEALTHY)

@@ -1,4 +1,4 @@
-"""What a program is told of a process that failed: torch's `ProcessFailure`.
+"""The report on a process that failed: torch's `ProcessFailure`.
 
 Apart from `failures.py`, which an agent imports when a worker has failed and the job waits: a
 dataclass takes milliseconds to make.
@@ -96,7 +96,7 @@ class ProcessFailure:
         return moment.isoformat(sep="_", timespec="milliseconds")
 
     def section(self, index: int, rank: int) -> str:
-        """Its part of `ChildFailedError.format_msg`; harmless to a terminal."""
+        """Return its part of `ChildFailedError.format_msg`; harmless to a terminal."""
         how = f"{self.exitcode} (pid: {self.pid})"
         if self.exitcode < 0:
             how += f" ({self.signal_name()})"
@@ -123,7 +123,9 @@ class ProcessFailure:
 
 
 def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
-    """Of a process that this program has started; it may have left an error file."""
+    """Return the failure of a process that this program has started; it may have left an error
+    file.
+    """
     return ProcessFailure(
         exit_.local_rank,
         exit_.pid,
@@ -137,8 +139,11 @@ def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
 
 
 def reported_failure(exit_: WorkerExit, node: str = "", error_file: str = "") -> ProcessFailure:
-    """Of a worker of any node of the job. Of one without an error file here, what it said is in the
-    message and, as such a file would have it, in `error_file_data`."""
+    """Return the failure of a worker of any node of the job.
+
+    Of one without an error file here, what it said is in the message and, as such a file would have
+    it, in `error_file_data`.
+    """
     message, detail = exit_.message, exit_.detail
     made = ProcessFailure(
         exit_.local_rank,

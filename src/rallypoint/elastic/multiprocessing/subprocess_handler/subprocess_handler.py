@@ -55,8 +55,11 @@ class SubprocessHandler:
             raise
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        """Send `death_sig`, or SIGTERM, to all processes of the session's first group, wait until
-        the program has ended, and close the files. Does nothing to one that has ended."""
+        """End the program, wait until it has ended, and close the files.
+
+        Send `death_sig`, or SIGTERM, to all processes of the session's first group. Does nothing to
+        one that has ended.
+        """
         if self.proc.poll() is None:
             os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
             self.proc.wait()

@@ -61,7 +61,7 @@ class LoopThread:
             future.cancel()  # does nothing once it has ended; Ctrl-C may come before
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The same from a running loop, which is not blocked."""
+        """Return the same from a running loop, which is not blocked."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     def _start(self) -> None:
@@ -79,7 +79,7 @@ SHARED = LoopThread()
 
 
 def weakly(callback: Callable[[], None]) -> Callable[[], None]:
-    """The same, without keeping the object alive whose method it is."""
+    """Return the same, without keeping the object alive whose method it is."""
     method: weakref.WeakMethod[Callable[[], None]] = weakref.WeakMethod(callback)
 
     def call() -> None:
@@ -119,7 +119,7 @@ class LoopRendezvousHandler(RendezvousHandler):
 
     @property
     def settings(self) -> RendezvousSettings:
-        """What this handler was made with."""
+        """The settings of this handler."""
         return self._settings
 
     def get_backend(self) -> str:
@@ -249,6 +249,6 @@ class LoopRendezvousHandler(RendezvousHandler):
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Raises ParameterError for what is no number of seconds."""
+    """Check that it is a number of seconds. Raises ParameterError."""
     if timeout is not None and not (isinstance(timeout, int | float) and timeout == timeout):
         raise ParameterError(f"timeout={timeout!r}: needs seconds, or None to wait for ever")

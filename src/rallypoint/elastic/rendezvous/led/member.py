@@ -68,7 +68,7 @@ class LeaveWanted(Struct, frozen=True):
 
 
 class SessionFailed(Struct, frozen=True):
-    """There will be no session with the coordinator any more."""
+    """The session with the coordinator has ended, and there will be no other one."""
 
     error: RallypointError
 
@@ -94,7 +94,7 @@ class SendReport(Struct, frozen=True):
 
 
 class ServeStore(Struct, frozen=True):
-    """This node is rank 0: serve the round's store, and answer with `EnrolmentDone`."""
+    """Serve the round's store, since this node is rank 0, and answer with `EnrolmentDone`."""
 
     stamp: Stamp
 
@@ -136,7 +136,7 @@ class HandlerMember(Struct):
     stamp: Stamp | None = None
     assignment: Assignment | None = None
     was_needed: bool = False
-    """It has been in a round."""
+    """Whether the node has been in a round."""
     is_attached: bool = False
     """The coordinator has known of this node: what is reported from then on is kept for it."""
     cancel_why: str = ""
@@ -183,7 +183,7 @@ def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
 
 
 def join_error(member: HandlerMember) -> RallypointError | None:
-    """Why this node is in no further round; None: it is, or may be."""
+    """Return why this node is in no further round; None: it is, or may be."""
     verdict = member.verdict
     if verdict is None:
         return member.trouble
@@ -208,7 +208,7 @@ _DOING = {
 
 
 def claim(member: HandlerMember) -> m.Claim:
-    """What this node does now, for a coordinator that it attaches to."""
+    """Return what this node does now, for a coordinator that it attaches to."""
     return m.Claim(_DOING[member.phase], member.stamp)
 
 
@@ -318,7 +318,7 @@ def _workers_succeeded(member: HandlerMember) -> list[MemberEffect]:
 
 
 def _end(member: HandlerMember, verdict: Verdict) -> list[MemberEffect]:
-    """The job is over: let its host go."""
+    """Note that the job is over: let its host go."""
     effects: list[MemberEffect] = [StopReaching()]
     if member.verdict is None:
         member.verdict = verdict
@@ -349,7 +349,10 @@ def _fail(member: HandlerMember, error: RallypointError) -> list[MemberEffect]:
 
 
 def _is_newer(member: HandlerMember, stamp: Stamp) -> bool:
-    """Rounds of another life of the job can't be compared: the session has accepted them."""
+    """Return whether it is newer.
+
+    Rounds of another life of the job can't be compared: the session has accepted them.
+    """
     mine = member.stamp
     if mine is None or mine.incarnation != stamp.incarnation:
         return True

@@ -1,4 +1,4 @@
-"""What a rendezvous handler is made from: the parameters of a command line or of a program.
+"""The parameters of a rendezvous handler, from a command line or from a program.
 
 The keys are those of `core/settings.py` that have a `key`. Late nodes are admitted at once (0 s)
 where nothing else is given. For a `CoordinatorRendezvousHandler`, `host_timeout` is 60 s, at most
@@ -45,12 +45,15 @@ class CoordinatorSettings(Struct, frozen=True):
 
     @property
     def shared(self) -> SharedSettings:
-        """What all nodes of the job must agree on (behaviour R7)."""
+        """The settings that all nodes of the job must agree on (behaviour R7)."""
         return self.config.shared()
 
 
 def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
-    """Raises ParameterError, which names the key and its value, and UsageError."""
+    """Read the parameters. Raises ParameterError, which names the key and its value.
+
+    And UsageError.
+    """
     for key in params.config:
         if key == "store_type":
             _check_store_type(params.config[key])

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Records the steps of one handler. `source` is the file and the class of torch's form:
-    `dynamic_rendezvous.py:DynamicRendezvousHandler`."""
+    """Records the steps of one handler.
+
+    `source` is the file and the class of torch's form:
+    `dynamic_rendezvous.py:DynamicRendezvousHandler`.
+    """
 
     def __init__(self, source: str, run_id: str, node: str = "") -> None:
         self._source, self._run_id = source, run_id
@@ -39,7 +42,7 @@ class Steps:
 
     @contextmanager
     def failing(self, call: str) -> Iterator[None]:
-        """What the block raises is recorded, with its traceback."""
+        """Record what the block raises, with its traceback."""
         try:
             yield
         except Exception as error:

@@ -1,5 +1,6 @@
-"""The store of one round on the node of rank 0: its listener, bound before the node joins, and how
-another node looks whether it can be reached.
+"""The store of one round on the node of rank 0: its listener.
+
+It is bound before the node joins. Also how another node looks whether it can be reached.
 
 Every node listens on a fresh port before each round and says so when it joins. So the port that
 the workers get is one that is theirs already, no node waits for an address, and no key of an older
@@ -60,7 +61,7 @@ class RoundListener:
         raise InfrastructureError(f"no port for the round's store on {address}")
 
     def serve(self, timeout: timedelta) -> None:
-        """This node is rank 0: start the store."""
+        """Start the store: this node is rank 0."""
         self._store = TCPStore(
             self.address,
             self.port,
@@ -76,7 +77,7 @@ class RoundListener:
         return self._store
 
     def close(self) -> None:
-        """Nothing listens any more. May be called again."""
+        """Close the listener. May be called again."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -84,7 +85,7 @@ class RoundListener:
 
 
 async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> RoundListener:
-    """The listener of this node, at an address by which others reach it.
+    """Return the listener of this node, at an address by which others reach it.
 
     Raises RendezvousTimeoutError.
     """
@@ -99,7 +100,7 @@ async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> R
 
 
 async def _local_address(store: Any) -> str:
-    """The address of this machine that the store's connection comes from, else its name."""
+    """Return the address of this machine that the store's connection comes from, else its name."""
     host, port = getattr(store, "host", None), getattr(store, "port", None)
     loop = asyncio.get_running_loop()
     if isinstance(host, str) and isinstance(port, int):
@@ -108,7 +109,7 @@ async def _local_address(store: Any) -> str:
 
 
 def _source_address(host: str, port: int) -> str:
-    """What the kernel would send from to reach `host`; nothing is sent."""
+    """Return the address that the kernel would send from to reach `host`; nothing is sent."""
     for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
         with socket.socket(family, kind, proto) as probe:
             try:
@@ -144,7 +145,7 @@ async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
 
 
 async def _have_answer_of_any(addresses: Sequence[Address], limit_s: float) -> None:
-    """Of the first that gives one. Raises OSError."""
+    """Wait for the first of these addresses that answers. Raises OSError."""
     failure: OSError | None = None
     for address in addresses:
         try:

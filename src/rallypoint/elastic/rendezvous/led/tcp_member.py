@@ -1,5 +1,6 @@
-"""One node of a job, for a handler of the library: its session with the coordinator, and the
-coordinator itself if it lives here.
+"""One node of a job, for a handler of the library.
+
+Its session with the coordinator, and the coordinator itself if it lives here.
 
 What the node does is decided in `elastic/rendezvous/led/member.py`. A coordinator that is hosted
 here outlives the session of the handler that could bind the endpoint: it stays until every node has
@@ -66,18 +67,19 @@ class TcpMember:
 
     @property
     def state(self) -> core.HandlerMember:
-        """What is known now; for reading."""
+        """The state that is known now; for reading."""
         return self._state
 
     @property
     def is_over(self) -> bool:
-        """This node's round has ended, and the job continues, or may."""
+        """Whether this node's round has ended, and the job continues, or may."""
         self.session.check_fence()
         return self._state.phase is MemberPhase.OVER and self._state.verdict is None
 
     async def join(self, candidate: Candidate, serve: Callable[[], None]) -> Assignment:
-        """Be in the next round; nothing of an earlier one runs here any more. `serve` starts the
-        round's store, should this node be rank 0.
+        """Be in the next round; nothing of an earlier one runs here any more.
+
+        `serve` starts the round's store, should this node be rank 0.
 
         However long it takes: the coordinator counts the time. Raises RendezvousClosedError,
         RendezvousGracefulExitError, RendezvousTimeoutError, RendezvousConnectionError (the
@@ -92,14 +94,18 @@ class TcpMember:
         return self._state.assignment
 
     async def cancel(self, why: str) -> None:
-        """End the job for all nodes; returns when the coordinator has heard it. Raises as `join`
-        does for a lost coordinator."""
+        """End the job for all nodes; returns when the coordinator has heard it.
+
+        Raises as `join` does for a lost coordinator.
+        """
         self._step(core.CancelWanted(why))
         while self._state.verdict is None:
             await self._wait_change_or_error()
 
     def succeed(self) -> bool:
-        """This node's workers have succeeded; False if the round is not theirs any more."""
+        """Note that this node's workers have succeeded; False if the round is not theirs any
+        more.
+        """
         return self._step(core.WorkersSucceeded())
 
     async def leave(self) -> None:
@@ -140,7 +146,7 @@ class TcpMember:
     # Within
 
     def _step(self, event: core.MemberEvent) -> bool:
-        """Whether anything was to be done."""
+        """Return whether anything was to be done."""
         effects = core.step(self._state, event)
         for effect in effects:
             self._perform(effect)
@@ -169,7 +175,7 @@ class TcpMember:
                 assert_never(effect)
 
     def _serve_store(self) -> str:
-        """Why it was not started, or nothing."""
+        """Return why it was not started, or nothing."""
         assert self._serve is not None
         try:
             self._serve()
@@ -188,16 +194,19 @@ class TcpMember:
         self._step(EnrolmentDone(effect.stamp, error))
 
     def _watch_fence(self) -> None:
-        """Also when the program does not ask: a node that is cut off must learn that its round is
-        over."""
+        """Watch the fence, also when the program does not ask: a node that is cut off must learn
+        that its round is over.
+        """
         self.session.check_fence()
         if self._state.trouble is None and self._closing is None:
             self._loop.call_later(FENCE_CHECK_S, self._watch_fence)
 
 
 class HandlerMembership:
-    """A handler's part in its job: it finds the coordinator or hosts it, and attaches a member. For
-    the thread of the loop on which it is made."""
+    """A handler's part in its job: it finds the coordinator or hosts it, and attaches a member.
+
+    For the thread of the loop on which it is made.
+    """
 
     def __init__(self, settings: CoordinatorSettings, on_change: Callable[[], None]) -> None:
         self._settings, self._on_change = settings, on_change
@@ -215,7 +224,7 @@ class HandlerMembership:
         """Why there is nothing to join any more; empty: no reason is known."""
 
     async def connect(self) -> TcpMember:
-        """The member, after finding or hosting the coordinator if need be.
+        """Return the member, after finding or hosting the coordinator if need be.
 
         Raises RendezvousClosedError and what `discover` raises.
         """
@@ -248,8 +257,10 @@ class HandlerMembership:
         return self.member
 
     async def leave(self) -> None:
-        """Close the session: this node has left. A job that has ended is remembered, but for a
-        timeout."""
+        """Close the session: this node has left.
+
+        A job that has ended is remembered, but for a timeout.
+        """
         member, self.member = self.member, None
         timed_out = False
         if member is not None:

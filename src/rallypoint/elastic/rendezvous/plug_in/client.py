@@ -46,7 +46,7 @@ _unnamed = itertools.count()
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The result of `call`, which may block for ever; see `run_in_thread`."""
+    """Return the result of `call`, which may block for ever; see `run_in_thread`."""
     return await run_in_thread(call, "rallypoint-handler")
 
 
@@ -109,7 +109,7 @@ class AgreedRound:
 
 
 def _read(store: Any, keys: list[str]) -> list[bytes]:
-    """One request where the store can."""
+    """Return one request where the store can."""
     if hasattr(store, "multi_get"):
         return list(store.multi_get(keys))
     return [store.get(key) for key in keys]
@@ -125,7 +125,7 @@ class HandlerClient:
 
     @classmethod
     async def make(cls, rendezvous: RendezvousConfig) -> HandlerClient:
-        """The handler of `rendezvous.handler`.
+        """Return the handler of `rendezvous.handler`.
 
         Raises ParameterError for what it does not take, RendezvousPlugInError, and others of ours.
         """
@@ -187,7 +187,7 @@ class HandlerClient:
                 raise RoundOver
 
     async def wait_change(self) -> HandlerState:
-        """The same when something may have changed, or after some seconds."""
+        """Return the same when something may have changed, or after some seconds."""
         if not hasattr(self._handler, "wait_for_change"):
             await asyncio.sleep(POLL_S)
             return await self.look()
@@ -195,7 +195,9 @@ class HandlerClient:
         return await self.look()
 
     def _look(self) -> HandlerState:
-        """Not once this node has left: a handler may begin anew when it is asked then."""
+        """Return the state of the handler's round; a handler that this node has left is not
+        asked.
+        """
         with self._using:
             if self._has_left:
                 return HandlerState.GOES_ON

@@ -42,13 +42,16 @@ _infos = msgspec.msgpack.Decoder(NodeInfo)
 
 
 def node_key(rank: int) -> str:
-    """Where the info of this node is. Agents that had no coordinator have another form of info
-    there, and neither version takes the other's."""
+    """Return where the info of this node is.
+
+    Agents that had no coordinator have another form of info there, and neither version takes the
+    other's.
+    """
     return f"rallypoint/node/{rank}"
 
 
 def encode(info: NodeInfo) -> bytes:
-    """The value of a key."""
+    """Return the value of a key."""
     return msgspec.msgpack.encode(info)
 
 
@@ -69,8 +72,10 @@ def decode(value: bytes, rank: int) -> NodeInfo:
 
 
 def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobRecord | None:
-    """Return all that this node knows of the job; None: it had no place in it. `known`: the job at
-    the coordinator of the last round, if that has lived here."""
+    """Return all that this node knows of the job; None: it had no place in it.
+
+    `known`: the job at the coordinator of the last round, if that has lived here.
+    """
     if part.stamp == NOWHERE:
         return None
     number, restarts = part.stamp.round + 1, part.restarts
@@ -97,7 +102,7 @@ def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | No
 
 
 def _age(record: JobRecord) -> tuple[int, int, bool]:
-    """A record of a host comes after those of nodes that know as many rounds."""
+    """Note that a record of a host comes after those of nodes that know as many rounds."""
     return record.round, record.incarnation, record.carried is not None
 
 

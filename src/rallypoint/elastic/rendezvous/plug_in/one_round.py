@@ -56,7 +56,8 @@ class OneRound:
 
     def _formed(self, job: JobState, effects: list[JobEffect]) -> list[JobEffect]:
         """The second one is the handler's to form, if that is over or each of its rounds has a
-        store."""
+        store.
+        """
         places = [each for each in effects if isinstance(each, ToNode)]
         if not any(isinstance(each.message, Assigned) for each in places):
             return effects

@@ -38,7 +38,7 @@ from rallypoint.core.text import NOT_NEEDED, named
 LOOK_S = 1.0
 """The pause before a handler is asked again that has failed, or whose round is over."""
 HOST_S = 3.0
-"""So long the coordinator may take to end a round that is over for the handler, or to give a
+"""The time that the coordinator may take to end a round that is over for the handler, or to give a
 verdict when another node has closed the job."""
 NOWHERE = Stamp(0, -1)
 
@@ -50,7 +50,7 @@ class HandlerState(Enum):
     OVER = auto()
     CLOSED = auto()
     FAILED = auto()
-    """It could not be asked."""
+    """The handler could not be asked."""
 
 
 class HandlerSaid(Struct, frozen=True):
@@ -67,20 +67,23 @@ class Met(Struct, frozen=True):
     host: str
     """The node that it lives in."""
     is_host: bool
-    """It lives here."""
+    """Whether the coordinator lives here."""
 
 
 class NotMet(Struct, frozen=True):
-    """There is no other round: this node is not needed (SUCCEEDED), another one has closed the job
-    (CANCELLED), or it failed."""
+    """The end of the search for another round: this node is not needed (SUCCEEDED), another one has
+    closed the job (CANCELLED), or it failed.
+    """
 
     outcome: Outcome
     text: str
 
 
 class Meet(Struct, frozen=True):
-    """Let the coordinator go, and ask the handler for the next round. Answer with `Met` or
-    `NotMet`."""
+    """Let the coordinator go, and ask the handler for the next round.
+
+    Answer with `Met` or `NotMet`.
+    """
 
 
 class WatchHandler(Struct, frozen=True):
@@ -104,15 +107,15 @@ class Part(Struct):
     """All that the machine knows. Only `step` changes it."""
 
     handler: str
-    """Its name."""
+    """The name of the handler."""
     lease_s: float
     max_restarts: int
     met: Met | None = None
     """The handler's round that this node is in; None: it waits for one."""
     is_idle: bool = True
-    """Nothing runs here, and the agent wants a place."""
+    """Whether nothing runs here and the agent wants a place."""
     is_over: bool = True
-    """This node meets the others anew when nothing runs here."""
+    """Whether this node meets the others anew when nothing runs here."""
     stamp: Stamp = NOWHERE
     """The newest round that the agent had a place in."""
     restarts: int = 0
@@ -178,7 +181,8 @@ def meet(part: Part) -> list[PartEffect]:
 
 def closes(part: Part) -> bool:
     """Return whether the job is over for all that this node knows, and nodes that come late are to
-    know that. Else it goes on without this one."""
+    know that. Else it goes on without this one.
+    """
     if part.verdict is None or part.stamp == NOWHERE:
         return False
     return part.verdict.outcome.row.then not in (Afterwards.AGAIN, Afterwards.AT_NO_COST)
@@ -205,7 +209,7 @@ def _ordered(part: Part, message: m.Order | m.HeartbeatAck) -> list[PartEffect]:
 
 
 def _lost(part: Part, why: str) -> list[PartEffect]:
-    """The coordinator is."""
+    """Note that the coordinator is."""
     if part.is_over or part.verdict is not None or part.met is None:
         return []
     if part.leaving:
@@ -216,7 +220,7 @@ def _lost(part: Part, why: str) -> list[PartEffect]:
 
 
 def _over(part: Part, reason: EndReason) -> list[PartEffect]:
-    """This node can't wait for the coordinator to say so."""
+    """End the round, since this node can't wait for the coordinator to say so."""
     part.is_over, part.ended = True, part.ended or reason
     return meet(part) if part.is_idle else [OrderPushed(m.StopNow(part.stamp, part.ended))]
 

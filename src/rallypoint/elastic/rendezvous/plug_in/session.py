@@ -58,7 +58,8 @@ from rallypoint.wire.address import Address, told_addresses
 
 SECRET_BYTES = 32
 REFUSED_MAX = 5
-"""So often a node that was to host a coordinator may be gone when it is dialled."""
+"""The number of times that a node which was to host a coordinator may be gone when it is
+dialled."""
 _OUTCOMES = {
     "RendezvousGracefulExitError": Outcome.SUCCEEDED,
     "RendezvousClosedError": Outcome.CANCELLED,
@@ -79,8 +80,10 @@ class OwnNode(NamedTuple):
 
 
 class HandlerSession(CoordinatorSession):
-    """For the thread of the loop. `begin` when the agent has it; at the end `close`, and then
-    `let_handler_go`."""
+    """For the thread of the loop.
+
+    `begin` when the agent has it; at the end `close`, and then `let_handler_go`.
+    """
 
     def __init__(
         self, client: HandlerClient, config: AgentConfig, node: OwnNode, agent: SessionHandler
@@ -92,13 +95,13 @@ class HandlerSession(CoordinatorSession):
         self._client, self._config, self._node, self._agent = client, rendezvous, node, agent
         self._part = Part(client.name, rendezvous.lease_s, rendezvous.max_restarts)
         self.candidate = Candidate(workers.count, workers.role, "", 0)
-        """This node in the present round."""
+        """The candidacy of this node in the present round."""
         self.coordinator: Coordinator | None = None
         """The coordinator of the present round, if it lives here."""
         self._calls: set[asyncio.Task[None]] = set()
         self._raised: Exception | None = None
         self._refused = 0
-        """So many coordinators in a row were not where their nodes had told."""
+        """The number of coordinators in a row that were not where their nodes had told."""
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
@@ -128,7 +131,7 @@ class HandlerSession(CoordinatorSession):
         await super().close(timeout_s)
 
     async def let_handler_go(self) -> None:
-        """Its errors are ignored. Waits for as long as it likes."""
+        """Let the handler go, and ignore its errors. Waits for as long as it likes."""
         client = self._client
         with suppress(Exception):
             await (client.shutdown() if machine.closes(self._part) else client.leave())
@@ -226,7 +229,7 @@ class HandlerSession(CoordinatorSession):
         return replace(info, addresses=addresses, secret=secret, has_store=has_store)
 
     async def _reach(self, first: NodeInfo) -> Connected | None:
-        """The coordinator. None: the node that was to host it is gone."""
+        """Return the coordinator. None: the node that was to host it is gone."""
         addresses, run_id = told_addresses(first.addresses), self._config.run_id
         deadline = self._loop.time() + self._config.enrol_timeout_s
         while True:

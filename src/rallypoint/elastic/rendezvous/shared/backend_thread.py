@@ -53,7 +53,7 @@ class BackendThread:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def get_state(self) -> tuple[bytes, Token] | None:
-        """As the backend's, from its own thread."""
+        """Set the state as the backend does, from its own thread."""
         found = await self.call(self._backend.get_state)
         if found is None:
             return None
@@ -64,7 +64,7 @@ class BackendThread:
     async def set_state(
         self, state: bytes, token: Token | None
     ) -> tuple[bytes, Token, bool] | None:
-        """As the backend's, from its own thread."""
+        """Set the state as the backend does, from its own thread."""
         found = await self.call(self._backend.set_state, state, token)
         if found is None:
             return None
@@ -151,7 +151,7 @@ class BackendThread:
 
 
 def silence_error(backend: str, timeout_s: float) -> RendezvousTimeoutError:
-    """The store does not answer, or does not store what it is given."""
+    """Return the store does not answer, or does not store what it is given."""
     return RendezvousTimeoutError(
         f"the rendezvous backend {backend!r} has carried out no request for {timeout_s:g} s: check "
         "that it can be reached, and that it stores what it gets"

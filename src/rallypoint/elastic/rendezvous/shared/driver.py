@@ -69,7 +69,7 @@ class SharedDriver:
         self._seq = 0
         self._is_stopped = False
         self._takes_part = False
-        """This node wants to be a member; if it is one without that, it leaves."""
+        """Whether this node wants to be a member; if it is one without that, it leaves."""
 
     @property
     def end_reason(self) -> EndReason | None:
@@ -136,7 +136,7 @@ class SharedDriver:
             await self.view.wait_for_change(left_s)
 
     async def leave(self) -> None:
-        """The others need not wait for this node. The job continues."""
+        """Leave: the others need not wait for this node. The job continues."""
         self._takes_part = False
         await self._leave_unless_wanted()
         await self._tidy()
@@ -180,7 +180,10 @@ class SharedDriver:
             await self._give_up(error, timeout_s)
 
     async def _ask_to_join(self, candidate: Candidate) -> None:
-        """Calls that fail are made again, for a lease: then the others have given this node up."""
+        """Ask to join, again after calls that fail, for a lease.
+
+        Then the others have given this node up.
+        """
         self._seq += 1
         event = NodeJoined(self._ref, self._seq, candidate, self._settings)
         loop = asyncio.get_running_loop()
@@ -283,7 +286,7 @@ class SharedDriver:
                 )
 
     def _if_member(self, change: StateChange) -> StateChange:
-        """An event by a node that is no longer in the state is void (behaviour F5)."""
+        """Return an event by a node that is no longer in the state is void (behaviour F5)."""
 
         def guarded(shared: SharedState, writer: str) -> list[Effect] | None:
             return change(shared, writer) if shared_round.is_member(shared, self._ref) else None
@@ -322,8 +325,10 @@ class SharedDriver:
 
 
 class HeartbeatCounter:
-    """The counter of one node, which the others watch, and theirs. It is in the backend's own place
-    for counters, or else in the state."""
+    """The counter of one node, which the others watch, and theirs.
+
+    It is in the backend's own place for counters, or else in the state.
+    """
 
     def __init__(self, ref: NodeRef, backend: BackendThread, value: SharedValue) -> None:
         self._ref, self._backend, self._value = ref, backend, value
@@ -360,7 +365,7 @@ class HeartbeatCounter:
         return dict(zip(refs, beats, strict=True))
 
     async def is_still(self, ref: NodeRef, beat: int) -> bool:
-        """The counter of this node has not changed."""
+        """Return whether the counter of this node has not changed."""
         if (beating := self._backend.beating) is None:  # `lose` compares those in the state
             return True
         return await self._backend.call(beating.get_beats, [ref.node_id]) == [beat]

@@ -41,9 +41,9 @@ BEATS_PER_LEASE = 3
 READS = 3
 """A counter must have stood still over so many reads after the first."""
 SPACING_SHARE = 0.2
-"""Of the lease: reads that are closer to each other count as one."""
+"""A share of the lease: reads that are closer to each other count as one."""
 GAP_SHARE = 0.5
-"""Of the lease: an observer that has not looked for so long starts anew."""
+"""A share of the lease: an observer that has not looked for so long starts anew."""
 
 
 class Suspect(Struct, frozen=True):
@@ -62,7 +62,7 @@ class _Sighting(Struct):
 
 
 class BeatWatch:
-    """What one observer has seen. Times are seconds on its monotonic clock."""
+    """The observations of one node. Times are seconds on its monotonic clock."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -70,7 +70,7 @@ class BeatWatch:
         self._read_at: float | None = None
 
     def read(self, beats: Mapping[NodeRef, int], now: float) -> None:
-        """A successful read of the counters of those whom this observer watches."""
+        """Note a successful read of the counters of the nodes that this observer watches."""
         if self._read_at is not None and now - self._read_at > self._lease_s * GAP_SHARE:
             self._seen.clear()
         self._read_at = now
@@ -97,7 +97,7 @@ class BeatWatch:
 
 
 class InWorld(Struct, frozen=True):
-    """This node takes part in the active round."""
+    """The node takes part in the active round."""
 
     round: int
     rank: int
@@ -106,7 +106,7 @@ class InWorld(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """There is no world for this node yet."""
+    """The job has no world for the node yet."""
 
     state: MemberState
     joined: int
@@ -138,15 +138,18 @@ class Closed(Struct, frozen=True):
 
 
 class Outside(Struct, frozen=True):
-    """This node is not (or no longer) part of the job."""
+    """The node is not (or no longer) part of the job."""
 
 
 Outlook = InWorld | Pending | Closed | Outside
 
 
 class JoinWait:
-    """How long one call may wait for a world. The time of standing by does not count: no timeout
-    applies to a node that a full world does not need."""
+    """How long one call may wait for a world.
+
+    The time of standing by does not count: no timeout applies to a node that a full world does not
+    need.
+    """
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s, self._began_at = timeout_s, now
@@ -158,8 +161,10 @@ class JoinWait:
         return self._began_at + self._timeout_s
 
     def must_ask(self, outlook: Outlook, now: float) -> bool:
-        """Whether the join has to be asked for again: this node was removed meanwhile, or its round
-        formed and ended before it could look."""
+        """Return whether the join has to be asked for again.
+
+        This node was removed meanwhile, or its round formed and ended before it could look.
+        """
         match outlook:
             case Outside() | Pending(state=MemberState.STOPPING):
                 if self._stood_by or isinstance(outlook, Pending):
@@ -180,7 +185,7 @@ Duty = Suspect | TimerEnded
 
 
 class SharedMember:
-    """What one node knows of a shared job, and what follows from it."""
+    """The knowledge of one node about a shared job, and the consequences."""
 
     def __init__(self, ref: NodeRef, interval_s: float, lease_s: float) -> None:
         self.ref = ref
@@ -197,7 +202,7 @@ class SharedMember:
         return self._interval_s
 
     def observe(self, shared: SharedState, now: float) -> None:
-        """The state, as it has just been read or written."""
+        """Note the state, as it has just been read or written."""
         self._shared = shared
         self._order = member_order(shared.round)
         wanted = timers_wanted(shared.round)
@@ -208,7 +213,9 @@ class SharedMember:
         }
 
     def watched(self) -> tuple[NodeRef, ...]:
-        """Whose counters this node reads: all if it leads or is an heir, else these three."""
+        """The nodes whose counters this node reads: all if it leads or is an heir, else these
+        three.
+        """
         place = self._place()
         if place is None:
             return ()
@@ -216,11 +223,11 @@ class SharedMember:
         return tuple(ref for ref in heads if ref != self.ref)
 
     def read_beats(self, beats: Mapping[NodeRef, int], now: float) -> None:
-        """The counters of those watched, as they have just been read."""
+        """Note the counters of the watched nodes, as they have just been read."""
         self._watch.read(beats, now)
 
     def duties(self, now: float) -> list[Duty]:
-        """What this node must apply to the state now."""
+        """Return the duties that this node must apply to the state now."""
         place = self._place()
         if place is None:
             return []
@@ -230,13 +237,13 @@ class SharedMember:
         return [*self._watch.suspects(place * self._interval_s), *ended]
 
     def next_due(self) -> float | None:
-        """When a timer ends that this node must act on; None: nothing to wait for."""
+        """Return when a timer ends that this node must act on; None: nothing to wait for."""
         if self._place() is None or not self._due:
             return None
         return min(self._due.values()) + self._patience()
 
     def outlook(self) -> Outlook:
-        """Where this node stands, as of the last observation."""
+        """Return where this node stands, as of the last observation."""
         shared = self._shared
         if shared is None:
             return Outside()
@@ -258,20 +265,20 @@ class SharedMember:
         return _pending(shared.round, member.state)
 
     def _place(self) -> int | None:
-        """This node's place in the order of taking over; None: not a member."""
+        """Return the place of this node in the order of taking over; None: not a member."""
         try:
             return self._order.index(self.ref)
         except ValueError:
             return None
 
     def _patience(self) -> float:
-        """A node lets the leader act first, and the nodes before it in that order."""
+        """Return a node lets the leader act first, and the nodes before it in that order."""
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 
 
 def member_order(state: RoundState) -> tuple[NodeRef, ...]:
-    """All members: those of the last world in rank order, then the others as they came."""
+    """Return all members: those of the last world in rank order, then the others as they came."""
     members = state.members
     in_world = [
         members[entry.node_id].ref

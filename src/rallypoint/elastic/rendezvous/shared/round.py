@@ -40,7 +40,8 @@ MAGIC = b"\x00rallypoint-round\x00"
 SCHEMA = 3
 """The version of the encoding; another one is refused, never guessed at."""
 REMEMBERED = 256
-"""So many gone incarnations are remembered, to void their late joins. The value is sent about."""
+"""The number of gone incarnations that are remembered, to void their late joins. The value is sent
+about."""
 _SHOWN_BYTES = 24
 _DIGEST_BYTES = 8
 
@@ -51,7 +52,7 @@ class SharedState(Struct, array_like=True):
     job: str
     """Random: one life of the job under this key."""
     version: int
-    """Of the value: one more with every write."""
+    """The version of the value: one more with every write."""
     writer: str
     """Random for each write: two writers of otherwise equal values are told apart."""
     round: RoundState
@@ -68,7 +69,7 @@ class SharedState(Struct, array_like=True):
 
 
 def new_state(settings: SharedSettings, job: str, writer: str, own_request: int = 0) -> SharedState:
-    """A job that no node has joined yet.
+    """Return a job that no node has joined yet.
 
     `own_request`: the number of the join request of the node that makes it. Earlier ones may be of
     nodes that died with an earlier life of the job: they are void, and live nodes write another.
@@ -108,7 +109,7 @@ class JoinRequest(Struct, frozen=True, array_like=True):
     seq: int
     candidate: Candidate
     settings: bytes
-    """What `fingerprint` says of the writer's."""
+    """The fingerprint of the writer's settings."""
 
 
 def fingerprint(settings: SharedSettings) -> bytes:
@@ -117,7 +118,7 @@ def fingerprint(settings: SharedSettings) -> bytes:
 
 
 def encode_join_request(event: NodeJoined) -> bytes:
-    """A join, to be left for others. Its beat is to be found before it is."""
+    """Return a join, to be left for others. Its beat is to be found before it is."""
     request = JoinRequest(event.ref, event.seq, event.candidate, fingerprint(event.settings))
     return _encoder.encode(request)
 
@@ -153,7 +154,7 @@ def _decode_request(data: bytes) -> JoinRequest | None:
 
 
 def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) -> Exception | None:
-    """Why this node can never join, if so."""
+    """Return why this node can never join, if so."""
     if differences := shared.round.settings.differences(settings):
         return settings_conflict(differences)
     last_seq, member = (
@@ -167,7 +168,7 @@ def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) ->
 
 
 def close(shared: SharedState, why: str, writer: str) -> None:
-    """The job is over, for all nodes and for good."""
+    """Close the job, for all nodes and for good."""
     if shared.round.phase is not RoundPhase.CLOSED:
         shared.why = why
     apply(shared, JobClosed(), writer)
@@ -193,19 +194,19 @@ def beat(shared: SharedState, ref: NodeRef, number: int, writer: str) -> bool:
 
 
 def is_member(shared: SharedState, ref: NodeRef) -> bool:
-    """Whether this very life of the node is part of the job."""
+    """Return whether this very life of the node is part of the job."""
     member = shared.round.members.get(ref.node_id)
     return member is not None and member.ref == ref
 
 
 def encode(shared: SharedState) -> bytes:
-    """The value to store."""
+    """Return the value to store."""
     body = _encoder.encode(shared)
     return MAGIC + bytes((SCHEMA,)) + _digest(body) + body
 
 
 def decode(value: bytes) -> SharedState:
-    """A fresh copy of the state.
+    """Return a fresh copy of the state.
 
     Raises RendezvousStateError, with what was found instead, for anything but a value of `encode`
     with the same schema.
@@ -241,7 +242,7 @@ def decode(value: bytes) -> SharedState:
 
 
 def _digest(body: bytes | memoryview) -> bytes:
-    """Detects damage: a flipped bit may well be another state."""
+    """Return a digest that detects damage: a flipped bit may well be another state."""
     return hashlib.blake2s(body, digest_size=_DIGEST_BYTES).digest()
 
 

@@ -1,5 +1,6 @@
-"""One value in a shared store: load, change, compare and swap, and again if others were first; and
-what a node has read of it.
+"""One value in a shared store: load, change, compare and swap, and again.
+
+Again if others were first; and what a node has read of it.
 
 A write that lost the race is thrown away and its change applied to the fresh state, after a pause
 that grows and is different for every node: a thousand nodes that start at once would else only
@@ -32,9 +33,9 @@ TURN_S = 0.1
 GAP_S = 1.0
 """A join request that is announced but not written for so long is given up."""
 DELETED_AT_ONCE = 64
-"""So many join requests in one call: the heartbeat waits for it."""
+"""The number of join requests in one call: the heartbeat waits for it."""
 VOID_MAX = 1024
-"""Of the join requests before a new state, so many are looked for to be deleted."""
+"""The number of join requests before a new state that are looked for to be deleted."""
 
 StateChange = Callable[[SharedState, str], list[Effect] | None]
 """Changes the state under a writer's name; None: nothing to be done."""
@@ -55,7 +56,7 @@ class SharedValue:
     ) -> None:
         self._settings, self._backend, self._on_read = settings, backend, on_read
         self.state: SharedState | None = None
-        """Not to be changed; None: there is none."""
+        """The state, which is not to be changed; None: there is none."""
         self.token: Token | None = None
         self._writing = asyncio.Lock()
         self._gap: tuple[int, float] | None = None
@@ -130,7 +131,10 @@ class SharedValue:
                 await self.load()
 
     async def delete_read_requests(self) -> None:
-        """Some of those that this node has taken in, if the backend can. Raises as `load` does."""
+        """Delete some of the requests that this node has taken in, if the backend can.
+
+        Raises as `load` does.
+        """
         numbers = list(islice(self._read_requests, DELETED_AT_ONCE))
         if numbers and (forgetting := self._backend.forgetting):
             await self._backend.call(forgetting.delete_join_requests, numbers)
@@ -145,7 +149,10 @@ class SharedValue:
         return taken, await self._backend.call(backend.join_requests_after, taken)
 
     def _gap_is_old(self, requests: list[bytes | None], shared: SharedState) -> bool:
-        """A join request that is announced but not there: its writer is slow, or was killed."""
+        """Return whether an announced join request has been missing for long.
+
+        Its writer is slow, or was killed.
+        """
         if None not in requests:
             self._gap = None
             return False
@@ -185,13 +192,16 @@ class SharedValue:
         self._on_read(self.state)
 
     def _forget(self) -> None:
-        """Nothing is there: no node has joined yet, or the store has lost it."""
+        """Forget the state: no node has joined yet, or the store has lost it."""
         self.state = self.token = None
         self._on_read(self.state)
 
 
 class SharedView:
-    """What a node has read of the job, and where it is in it. For the thread of one loop."""
+    """The reading of one node: the state of the job, and its place in it.
+
+    For the thread of one loop.
+    """
 
     def __init__(
         self, settings: SharedSettings, ref: NodeRef, on_change: Callable[[], None]
@@ -200,13 +210,13 @@ class SharedView:
         self._settings, self._ref, self._on_change = settings, ref, on_change
         self.member = self._new_member()
         self.outlook: Outlook = Outside()
-        """As it was last read: at most a heartbeat old."""
+        """The outlook as it was last read: at most a heartbeat old."""
         self.trouble: RendezvousError | None = None
         """Why the store could not be used lately; None: it can be."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     def read(self, state: SharedState | None) -> None:
-        """The state has been read; None: there is none, or the store has lost it."""
+        """Note that the state has been read; None: there is none, or the store has lost it."""
         self.trouble = None
         if state is not None:
             self.member.observe(state, asyncio.get_running_loop().time())
@@ -218,7 +228,7 @@ class SharedView:
             self._wake()
 
     def failed(self, error: RendezvousError) -> None:
-        """The store could not be used."""
+        """Note that the store could not be used."""
         if self.trouble is None or str(self.trouble) != str(error):
             self.trouble = error
             self._wake()

@@ -19,15 +19,20 @@ AGENT_TRIES = 600
 
 
 class TimerPipe:
-    """Writes lines into the pipe at `path`, which a server has made. `tries_when_full`: how often
-    a line is written, 0.1 s apart, while the server does not read."""
+    """Writes lines into the pipe at `path`, which a server has made.
+
+    `tries_when_full`: how often a line is written, 0.1 s apart, while the server does not read.
+    """
 
     def __init__(self, path: str, tries_when_full: int = TRIES) -> None:
         self._path, self._tries_when_full = path, tries_when_full
 
     def send(self, scope_id: str, text: str) -> None:
-        """Write one line. Blocks while the pipe is full. Raises BrokenPipeError when nobody reads
-        the pipe, RuntimeError for too long a scope."""
+        """Write one line.
+
+        Blocks while the pipe is full. Raises BrokenPipeError when nobody reads the pipe,
+        RuntimeError for too long a scope.
+        """
         line = text.encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
             raise RuntimeError(
@@ -53,8 +58,10 @@ class TimerPipe:
 
 
 class AgentTimers:
-    """The timers of this worker that its agent keeps, which is also told how long each one is. A
-    call blocks for at most a minute, and raises as `TimerPipe.send` does."""
+    """The timers of this worker that its agent keeps, which is also told how long each one is.
+
+    A call blocks for at most a minute, and raises as `TimerPipe.send` does.
+    """
 
     def __init__(self, path: str) -> None:
         self._pipe = TimerPipe(path, AGENT_TRIES)

@@ -15,8 +15,10 @@ T = TypeVar("T")
 
 
 class ElasticDistributedSampler:
-    """Yields the indices of this rank's samples from `start_index` on, shuffled by the epoch: the
-    same as torch's. Give it to a `DataLoader` as its `sampler`; call `set_epoch` for each epoch.
+    """Yields the indices of this rank's samples from `start_index` on.
+
+    Shuffled by the epoch: the same as torch's. Give it to a `DataLoader` as its `sampler`; call
+    `set_epoch` for each epoch.
 
     `num_replicas` and `rank` are those of the process group, unless they are given. Ranks have
     equally many samples: the first ones are repeated. Raises ParameterError (a ValueError) for a
