@@ -66,7 +66,7 @@ class ProgressReport:
         return progress
 
     def _news(self, progress: NodeProgress) -> tuple[object, ...]:
-        """Return a phase that has ended and begun again is another one."""
+        """Return the news; a phase that has ended and begun again is another one."""
         return *progress.news, self._phase_since_ns
 
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:

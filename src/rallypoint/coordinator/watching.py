@@ -337,7 +337,7 @@ class JobWatch:
         return session if is_holder else None
 
     def asked(self, connection: ServerConnection, question: Ask) -> PersonWants | None:
-        """Return a person asks, and waits on this connection.
+        """Answer a person who asks, and waits on this connection.
 
         Returns what is to be done now, if they want something that may be done. Raises
         MessageError.

@@ -187,11 +187,7 @@ class Sessions:
     def received(
         self, connection: int, message: m.Numbered | m.Heartbeat, now: float
     ) -> list[HostEffect]:
-        """Take a message of an attached agent.
-
-        It is a sign of its life and a report at one time, since their order decides what happened
-        first.
-        """
+        """Take a message of an attached agent, which is a sign of its life, too."""
         session = self._by_connection.get(connection)
         if session is None:
             return []
@@ -236,7 +232,7 @@ class Sessions:
         self._drains.hung_up(connection)
 
     def drain(self, wanted: DrainRequest) -> list[HostEffect]:
-        """Return a person asks that a node leaves.
+        """Handle a person's request that a node leaves.
 
         It is answered at once, and again when the node is no longer part of the job; a node that is
         not connected is asked when it attaches again. After a takeover a node that is not here may
@@ -277,10 +273,7 @@ class Sessions:
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
     ) -> list[HostEffect]:
-        """Note the death of an agent, as its guard says and proves.
-
-        Once for each of its connections.
-        """
+        """Note the death of an agent, as its guard says and proves, once for each connection."""
         session = self._sessions.get(notice.incarnation)
         if session is None:  # It was lost or has left meanwhile.
             return []
@@ -396,10 +389,7 @@ class Sessions:
         return None if self._handover is None else self._handover.recovery
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
-        """Return whether the agent took part in what the last coordinator had formed.
-
-        Then its session goes on.
-        """
+        """Return whether the agent took part in what the last coordinator had formed."""
         handover, place = self._handover, hello.place
         if handover is None:
             return False

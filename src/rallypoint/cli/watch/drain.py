@@ -127,7 +127,7 @@ class Drain(Request):
         return 0
 
     def _not_found(self, said: DrainAnswer) -> int:
-        """Return the coordinator knows no such node, which may have left meanwhile."""
+        """Answer that the coordinator knows no such node, which may have left meanwhile."""
         (node,) = self.words.nodes
         if self._lost_at is None:
             raise UsageError(f"{shown(node)}: {said.text}")

@@ -272,7 +272,7 @@ class SharedMember:
             return None
 
     def _patience(self) -> float:
-        """Return a node lets the leader act first, and the nodes before it in that order."""
+        """Return its turn: a node lets the leader act first, and the nodes before it."""
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 
