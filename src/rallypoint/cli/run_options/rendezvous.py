@@ -234,7 +234,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _known_keys(scanned: Scanned) -> Collection[str]:
-    """Add the options that a program gives as keys, too."""
+    """Return the keys that are known: a program gives some options as keys, too."""
     return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
 
 

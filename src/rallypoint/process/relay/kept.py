@@ -131,7 +131,7 @@ class KeptOutput:
         return self._begin + self._held.find(b"\n") + 1
 
     def _at_times(self, begin: int, data: bytes) -> list[Lines]:
-        """Note that a line belongs to the time at which it began."""
+        """Return the lines with their times: a line belongs to the time at which it began."""
         found: list[Lines] = []
         at, time = 0, self._marks[0][1] if self._marks else 0.0
         for mark, mark_at in self._marks:

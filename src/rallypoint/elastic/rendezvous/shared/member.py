@@ -272,7 +272,7 @@ class SharedMember:
             return None
 
     def _patience(self) -> float:
-        """Return its turn: a node lets the leader act first, and the nodes before it."""
+        """Return how long this node lets the leader, and the nodes before it, act first."""
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 
