@@ -170,7 +170,8 @@ def test_a_function_of_a_test_is_launched_and_streams_are_redirected(
     assert "7 passed" in done.stdout
 
 
-def test_a_function_is_launched_by_processes_and_threads_of_pools(tmp_path: Path) -> None:
+def test_pools_launch(tmp_path: Path) -> None:
+    """A short name: the path of a socket of `multiprocessing` has at most 107 bytes."""
     script = tmp_path / "pools.py"
     script.write_text(POOL)
     done = run_program([sys.executable, script], env=environment(tmp_path, "launches"))

@@ -265,7 +265,7 @@ def test_without_an_image_the_person_is_told_so() -> None:
 def test_the_docs_list_every_field_of_kinds_whose_schemas_are_not_at_hand(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "design" / "kubernetes-tests.md").read_text()
     for kind in ("--jobset", "--trainer"):
         for name, made in generated(capsys, kind).items():
             if name in OF_OTHERS:
