@@ -19,7 +19,7 @@ from tests.simulator.training import Training
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.node_workers import WorkerRound
-from rallypoint.agent.progress import Progress
+from rallypoint.agent.progress import NO_PHASE, Phase, Progress
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.worker_exits import WorkerExit
@@ -251,8 +251,8 @@ class SimulatedShm(WorkerShm):
     def holders(self) -> dict[int, int]:
         return {}
 
-    def progress(self) -> tuple[Progress | None, ...]:
-        return tuple(worker.progress for worker in self._owner.all)
+    def progress_and_phases(self) -> tuple[tuple[Progress | None, Phase], ...]:
+        return tuple((worker.progress, NO_PHASE) for worker in self._owner.all)
 
     def first_step(self, worker: Worker) -> None:
         """It tells of one now, unless it has ended."""

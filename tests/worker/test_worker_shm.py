@@ -14,7 +14,7 @@ from tests.harness.other_versions import BEFORE_PHASES, environ_of
 from tests.harness.shm_workers import SERVE, a_shm, workers, working
 
 from rallypoint import worker
-from rallypoint.agent.progress import NO_PHASE
+from rallypoint.agent.progress import NO_PHASE, Phase
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import ShmRequest, pack_word
@@ -265,6 +265,10 @@ async def test_stacks_of_all_threads_of_a_worker_that_never_yields(tmp_path: Pat
         assert all(worker.process.poll() is None for worker in started)
 
 
+def phases(shm: WorkerShm) -> tuple[Phase, ...]:
+    return tuple(phase for _, phase in shm.progress_and_phases())
+
+
 def ask_stacks_of(shm: WorkerShm, rank: int) -> Path:
     """The pipe of the thread that writes the stacks of this worker."""
     return Path(ask_stacks_path(str(Path(shm.path).parent / f"stacks_{rank}")))
@@ -361,7 +365,7 @@ async def test_without_a_place_for_it_a_board_is_silent(tmp_path: Path) -> None:
 
 async def test_A15_a_phase_is_seen_until_its_block_ends_whatever_ends_it(tmp_path: Path) -> None:
     with working(tmp_path, 2, PHASES) as (shm, (one, silent)):
-        assert shm.phases() == (NO_PHASE, NO_PHASE)
+        assert phases(shm) == (NO_PHASE, NO_PHASE)
         for ask, name in (
             ("outer.__enter__()", "evaluation"),
             ("inner.__enter__()", "checkpoint_of-24-letters"),
@@ -372,14 +376,14 @@ async def test_A15_a_phase_is_seen_until_its_block_ends_whatever_ends_it(tmp_pat
             ("outer.__exit__()", ""),
             ("outer.__exit__()", ""),
         ):
-            before = shm.phases()[0]
+            before = phases(shm)[0]
             one.ask(ask)
-            phase = shm.phases()[0]
+            phase = phases(shm)[0]
             assert phase.name == name, ask
             assert phase.since_ns > before.since_ns, "its time begins anew at both ends"
         assert shm.progress() == (None, None), "that is no step"
         assert silent.ask("1") == "1"
-        assert shm.phases()[1] == NO_PHASE
+        assert phases(shm)[1] == NO_PHASE
 
 
 async def test_A15_a_fork_of_a_worker_that_takes_its_place_is_in_none_of_its_phases(
@@ -402,12 +406,12 @@ time.sleep(600)
 """
     with working(tmp_path, 1, program) as (shm, (one,)):
         assert one.line() == "forked"
-        assert shm.phases()[0].name == "evaluation"
+        assert phases(shm)[0].name == "evaluation"
         one.process.kill()
         one.process.wait()
         assert one.line() == "ended"
-        assert shm.phases()[0].name == ""
-        assert shm.phases()[0] != NO_PHASE
+        assert phases(shm)[0].name == ""
+        assert phases(shm)[0] != NO_PHASE
 
 
 async def test_A15_the_first_phase_alone_wakes_the_agent(tmp_path: Path) -> None:
@@ -433,7 +437,7 @@ async def test_R7_A15_a_worker_with_an_older_library_is_in_no_phase_and_tells_it
         (told,) = shm.progress()
         assert told is not None
         assert told.step == 3
-        assert shm.phases() == (NO_PHASE,)
+        assert phases(shm) == (NO_PHASE,)
 
 
 async def test_R7_A15_an_older_agent_reads_what_a_worker_in_a_phase_tells(tmp_path: Path) -> None:

@@ -70,14 +70,14 @@ class HangWatch:
         """Return the progress of the workers that still have to make some."""
         shm = self._round.workers.shm
         try:
-            reported, phases = shm.progress(), shm.phases()
+            reported = shm.progress_and_phases()
         except Exception as error:
             shm.faults.note("the workers' progress can't be read", error)
             return []
-        in_start = all(progress is None for progress in reported)
+        in_start = all(progress is None for progress, _ in reported)
         found = (
             hang.watched(self._told(rank, progress, phase), self._rules, in_start=in_start)
-            for rank, (progress, phase) in enumerate(zip(reported, phases, strict=True))
+            for rank, (progress, phase) in enumerate(reported)
             if rank not in self._round.exits
         )
         return [one for one in found if one is not None]

@@ -5,7 +5,7 @@ See `core/watch/node_progress.py` and `core/round_record.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 
 from msgspec.structs import replace
@@ -60,14 +60,14 @@ class ProgressReport:
     def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:
         """Return how far the workers of this round are, unless that is known on this connection."""
         progress = None if stamp is None else self._now(stamp)
-        if progress is None or self._told == (generation, self._news(progress)):
+        if progress is None:
             return None
-        self._told = generation, self._news(progress)
+        # A phase that has ended and begun again is another one.
+        told = generation, (*progress.news, self._phase_since_ns)
+        if told == self._told:
+            return None
+        self._told = told
         return progress
-
-    def _news(self, progress: NodeProgress) -> tuple[object, ...]:
-        """Return the news; a phase that has ended and begun again is another one."""
-        return *progress.news, self._phase_since_ns
 
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
         """Return the last rounds, once on each connection to another coordinator than the first.
@@ -103,8 +103,10 @@ class ProgressReport:
         )
         if shm is None or running_s is None:
             return progress
-        progress = self._with_phase(progress, shm.phases())
-        return _with_steps(progress, shm, life.assignment.base_rank)
+        workers = shm.progress_and_phases()
+        progress = self._with_phase(progress, (phase for _, phase in workers))
+        steps = [step for step, _ in workers]
+        return _with_steps(progress, steps, shm, life.assignment.base_rank)
 
     def _with_phase(self, progress: NodeProgress, phases: Iterable[Phase]) -> NodeProgress:
         """Tell of the phase that may go on for longest."""
@@ -122,8 +124,9 @@ class ProgressReport:
         return replace(progress, in_phase=name, phase_left_s=left)
 
 
-def _with_steps(progress: NodeProgress, shm: WorkerShm, base_rank: int) -> NodeProgress:
-    workers = shm.progress()
+def _with_steps(
+    progress: NodeProgress, workers: Sequence[Progress | None], shm: WorkerShm, base_rank: int
+) -> NodeProgress:
     first = furthest(workers)
     if first is None:
         return progress

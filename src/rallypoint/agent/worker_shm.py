@@ -157,14 +157,13 @@ class WorkerShm:
 
     def progress(self) -> tuple[Progress | None, ...]:
         """Per local rank how far it is, also after `close`; None: nothing is known yet."""
+        return tuple(progress for progress, _ in self.progress_and_phases())
+
+    def progress_and_phases(self) -> tuple[tuple[Progress | None, Phase], ...]:
+        """Per local rank its progress and its phase, from one read, also after `close`."""
         now_ns = time.monotonic_ns()
         slots = self._slots() if self._last is None else self._last
-        return tuple(progress_of(slot, now_ns) for slot in slots)
-
-    def phases(self) -> tuple[Phase, ...]:
-        """Per local rank its phase."""
-        now_ns = time.monotonic_ns()
-        return tuple(phase_of(slot, now_ns) for slot in self._slots())
+        return tuple((progress_of(slot, now_ns), phase_of(slot, now_ns)) for slot in slots)
 
     def checkpoints(self) -> tuple[int | None, ...]:
         """Per local rank the step of its last checkpoint, where it reported one."""

@@ -305,9 +305,12 @@ def variable_names(value: Given) -> tuple[str, ...]:
 
 def env_styles(value: Given, known: Sequence[str]) -> tuple[str, ...]:
     """Comma-separated styles, without that of torch, which workers have in any case."""
+    return tuple(word for word in _choices(value, known) if word != "torch")
+
+
+def _choices(value: Given, known: Sequence[str]) -> list[str]:
     words = [word.strip() for word in value.text.split(",")]
-    found = (choice(Given(word, value.origin), known) for word in words)
-    return tuple(word for word in found if word != "torch")
+    return [choice(Given(word, value.origin), known) for word in words]
 
 
 def signal_names(value: Given) -> tuple[str, ...]:
@@ -410,8 +413,7 @@ def progress_pattern(value: Given) -> str:
 
 def trackers(value: Given) -> tuple[str, ...]:
     """Comma-separated names of trackers of experiments, each once."""
-    named_ = dict.fromkeys(part.strip() for part in value.text.split(","))
-    return tuple(choice(Given(each, value.origin), ("wandb", "mlflow")) for each in named_)
+    return tuple(dict.fromkeys(_choices(value, ("wandb", "mlflow"))))
 
 
 def texts(value: Given) -> tuple[str, ...]:

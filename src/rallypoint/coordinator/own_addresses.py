@@ -135,9 +135,11 @@ def listen_as_leader(
 
     `is_alone`: no other machine is to reach it.
     """
-    own = (Address("127.0.0.1", 0),) if is_alone and local_addr is None else None
-    addresses = own_addresses() if local_addr is None else addresses_of(local_addr)
-    return bind_for_leader(own or addresses, ports, f"{named.local_addr} {local_addr}")
+    if local_addr is not None:
+        addresses = addresses_of(local_addr)
+    else:
+        addresses = (Address("127.0.0.1", 0),) if is_alone else own_addresses()
+    return bind_for_leader(addresses, ports, f"{named.local_addr} {local_addr}")
 
 
 def bind_for_leader(

@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _BINDING = "!see --numa-binding, which binds workers to CPUs near their GPU"
+_START = "--hang-timeout N,start=S limits the time before the first step"
+_PHASES = "see --hang-timeout N,NAME=S and rallypoint.worker.phase(NAME)"
 _TABLES = {
     "horovodrun": """
 -np --np --num-proc 1 = @np
@@ -73,12 +75,12 @@ _TABLES = {
 -genvall -oversubscribe --oversubscribe -q --quiet -v --verbose --allow-run-as-root 0 =
 -report-bindings --report-bindings --display-map --timestamp-output --use-hwthread-cpus 0 =
 """,
-    "ft_launcher": """
---ft-rank-heartbeat-timeout 1 = --hang-timeout {} | counts steps that workers tell, not heartbeats
---ft-max-no-progress-restarts 1 = --max-no-progress {} | counts equal failures without progress
+    "ft_launcher": f"""
+--ft-rank-heartbeat-timeout 1 = --hang-timeout {{}} | counts steps that workers tell, not heartbeats
+--ft-max-no-progress-restarts 1 = --max-no-progress {{}} | counts equal failures without progress
 --ft-restart-policy 1 = | a failure restarts all workers, as any-failed does
---ft-initial-rank-heartbeat-timeout 1 = | !a worker that has told no step yet never hangs
---ft-rank-section-timeouts --ft-rank-out-of-section-timeout 1 = | !workers tell steps alone
+--ft-initial-rank-heartbeat-timeout 1 = | !a worker that has told no step yet never hangs: {_START}
+--ft-rank-section-timeouts --ft-rank-out-of-section-timeout 1 = | !{_PHASES}
 --ft-cfg-path --ft-fault-tol-cfg-path 1 = | !its file is not read: options stand for its values
 --ft-ignore-missing-fault-tol-cfg 0 =
 """,

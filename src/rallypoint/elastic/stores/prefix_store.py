@@ -84,8 +84,9 @@ class PrefixStore(Store):
             super().append(key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        whole = self._all_whole(keys)
-        return self._store.multi_get(whole) if self._has("multi_get") else super().multi_get(keys)
+        if self._has("multi_get"):
+            return self._store.multi_get(self._all_whole(keys))
+        return super().multi_get(keys)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         if self._has("multi_set"):
