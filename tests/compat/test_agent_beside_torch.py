@@ -128,8 +128,9 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 results = {}
-COMMAND = ("sh", "-c", 'echo told $RANK $WORLD_SIZE $RALLYPOINT_ROUND;'
-           '[ "$RANK$RALLYPOINT_ROUND" != 10 ] || exit 3')
+COMMAND = ("sh", "-c", 'echo told $RANK $WORLD_SIZE $RALLYPOINT_ROUND; : > "$0/told$RANK";'
+           '[ "$RANK$RALLYPOINT_ROUND" != 10 ] || {'
+           ' until [ -e "$0/told0" ]; do sleep 0.05; done; exit 3; }', sys.argv[2])
 
 def node(number):
     params = RendezvousParameters("c10d", "localhost:" + sys.argv[1], "job", 2, 2, "localhost")
@@ -145,7 +146,7 @@ print("results", results[0], results[1])
 
 def test_agents_meet_by_live_handlers_of_torchs(tmp_path: Path, torch_python: str) -> None:
     """And restart together, when one of them has failed."""
-    lines = printed(torch_python, tmp_path, OVER_TORCHS_HANDLER, str(free_port()))
+    lines = printed(torch_python, tmp_path, OVER_TORCHS_HANDLER, str(free_port()), str(tmp_path))
     assert lines[-1] == "results SUCCEEDED SUCCEEDED"
     assert sorted(lines[:-1]) == [f"told {rank} 2 {round_}" for rank in (0, 1) for round_ in (0, 1)]
 

@@ -368,7 +368,7 @@ async def test_F9_enrolment_waits_for_the_round_to_be_opened(store: RoundStore) 
 async def test_F9_enrolment_that_fails_names_both_addresses_and_the_fix(store: RoundStore) -> None:
     store.open(1, b"other" * 7, open_access=False)
     with pytest.raises(EnrolmentError) as caught:
-        await enrol(loopback, store.port, KEY, "node-1", 0.5)
+        await enrol(loopback, store.port, KEY, "node-1", 3.0)
     line = str(caught.value)
     assert f"at 127.0.0.1 could not reach the round store at 127.0.0.1:{store.port}" in line
     assert "another round or job" in line
@@ -377,7 +377,7 @@ async def test_F9_enrolment_that_fails_names_both_addresses_and_the_fix(store: R
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(EnrolmentError, match=r"Connection refused.*firewall"):
-        await enrol(loopback, port, KEY, "node-1", 0.3)
+        await enrol(loopback, port, KEY, "node-1", 3.0)
 
 
 def stranger_gate(hold_s: float) -> AccessGate:

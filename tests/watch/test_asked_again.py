@@ -10,6 +10,7 @@ from tests.harness.wires import Wire
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.job_requests import of_other_life
+from rallypoint.core.job_state import renumber
 from rallypoint.core.watch.questions import Subject
 
 
@@ -98,6 +99,23 @@ async def test_what_was_wanted_of_an_earlier_life_of_a_job_is_not_done_to_the_ne
     assert rounds_ended(place) == 0
     assert not place.nodes[0].all(m.DrainWanted)
     assert not of_other_life(place.sessions.job, m.Ask(subject))
+
+
+async def test_A5_a_drain_goes_on_in_the_same_life_that_a_takeover_has_given_another_number(
+    place: Place,
+) -> None:
+    job = place.sessions.job
+    asked_in = jobs.stamp(job)
+    renumber(job, job.incarnation + 1)
+    request = m.Ask(
+        Subject.DRAIN,
+        nodes=("node-1",),
+        incarnation=asked_in.incarnation,
+        asked_in=asked_in.round,
+    )
+    person = place.asks(request)
+    (first,) = drains(person)
+    assert (first.text, first.done) == ("node node-1 was asked to leave", False)
 
 
 async def test_A5_a_drain_is_a_question_with_two_answers(place: Place) -> None:

@@ -296,9 +296,9 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
 def of_other_life(job: JobState, request: Ask) -> str:
     """Return why a request that was made before is not done.
 
-    Empty: this is still the same life of the job.
+    Empty: this is still the same life of the job, perhaps with another number since a takeover.
     """
-    if request.asked_in is None or request.incarnation == job.incarnation:
+    if request.asked_in is None or request.incarnation in job.numbers:
         return ""
     return "the job has begun anew since this was asked for: it is not done to the new one"
 
