@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -111,6 +112,22 @@ def test_a_context_can_be_made_as_torchs_and_started_later(tmp_path: Path) -> No
     assert result_of(called).return_values == {0: 7}
     with pytest.raises(ParameterError, match="start_method 'thread'"):
         MultiprocessContext("job", int, {0: ("7",)}, {0: {}}, "thread", specs)
+
+
+def test_P5_a_temporary_directory_is_where_tempfile_says_and_stays_only_for_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    specs = DefaultLogsSpecs()
+    for _ in range(2):
+        assert not result_of(shell(specs, "exit 0", "exit 0")).is_failed()
+        assert list(tmp_path.iterdir()) == []
+
+    wrote = shell(DefaultLogsSpecs(redirects={0: Std.OUT}), "echo kept", "exit 0")
+    result = result_of(wrote)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept == [Path(result.stdouts[0])]
+    assert kept[0].read_text() == "kept\n"
 
 
 def test_a_context_that_is_started_again_is_refused_and_leaves_the_signals_as_they_were(

@@ -180,7 +180,7 @@ class PContext(ABC):
             stdout_filters=tuple(duplicate_stdout_filters or ()),
             stderr_filters=tuple(duplicate_stderr_filters or ()),
         )
-        self._dest = dest
+        self._dest, self._logs_specs = dest, logs_specs
         self._supervision = Supervision(ProcessPlan(logs_specs, dest, outputs, grace_s))
         self._thread = threading.Thread(target=self._run, name=f"processes-{name}", daemon=True)
         self._begun, self._ended = _Gate(), _Gate()
@@ -287,6 +287,8 @@ class PContext(ABC):
         with _signals_are_held():
             self._thread.join()
         self._restore_handlers()
+        if isinstance(self._logs_specs, DefaultLogsSpecs):
+            self._logs_specs.remove_empty(self._dest)
 
     @naming_parameters()
     def _run(self) -> None:

@@ -16,6 +16,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from msgspec import Struct, field
@@ -121,7 +122,8 @@ class DefaultLogsSpecs(LogsSpecs):
 
     `redirects` and `tee` are a `Std` for all workers or a map by rank (see `Std.from_str`). Only
     the workers in `local_ranks_filter` reach the console, if it is given. `log_dir` None: a fresh
-    temporary directory, which `close` removes; the null device: no files.
+    temporary directory, which `close` removes, in `temp_dir` or where Python's tempfile makes its
+    own; the null device: no files.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class DefaultLogsSpecs(LogsSpecs):
         *,
         layout: Layout = "torchrun",
         node: str = "",
-        temp_dir: str = "/tmp",
+        temp_dir: str = "",
     ) -> None:
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._layout: Layout = layout
@@ -210,6 +212,21 @@ class DefaultLogsSpecs(LogsSpecs):
             self._log_dir.close(keep=keep)
             self._log_dir = None
 
+    def remove_empty(self, dest: LogsDest) -> None:
+        """Remove a round's directories that hold no file, of a temporary directory. Never raises.
+
+        For a program that runs workers by itself: it has no end at which `close` would be called.
+        """
+        if self._log_dir is None or not self._log_dir.is_temporary:
+            return
+        workers = {os.path.dirname(path) for path in dest.error_files.values()}
+        rounds = {os.path.dirname(path) for path in workers}
+        for path in (*workers, *rounds, self._log_dir.root):
+            with suppress(OSError):
+                os.rmdir(path)
+        if not os.path.exists(self._log_dir.root):
+            self._log_dir = None
+
     def _open(self, run_id: str, temp_dir: str = "") -> LogDir:
         if self._log_dir is None:
             self._log_dir = LogDir.open(
@@ -217,7 +234,7 @@ class DefaultLogsSpecs(LogsSpecs):
                 run_id,
                 layout=self._layout,
                 node=self._node,
-                temp_dir=temp_dir or self._temp_dir,
+                temp_dir=temp_dir or self._temp_dir or _usual_temp_dir(),
             )
         return self._log_dir
 
@@ -291,6 +308,12 @@ def make_logs_specs(
             f"{entry.dist.name if entry.dist else '?'} can't be used: {raised(error)}"
         ) from error
     return cast(LogsSpecs, made)
+
+
+def _usual_temp_dir() -> str:
+    import tempfile
+
+    return tempfile.gettempdir()
 
 
 def _find(name: str) -> tuple[EntryPoint, str]:
