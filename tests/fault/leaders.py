@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,19 @@ class LeaderCluster(HostCluster):
         # Past the host cluster: a view is in its host's network already.
         return super(HostCluster, self).agent(name, nproc, prefix=inside, **options)
 
-    def candidate(self, host: str) -> AgentProcess:
-        """`serve --candidate` on this host, which is listed when this returns."""
+    def candidate(self, host: str, or_until: Callable[[], bool] = lambda: False) -> AgentProcess:
+        """`serve --candidate` on this host, which is listed when this returns.
+
+        `or_until`: the job may have ended before.
+        """
         words = "--data-dir", str(self.jobs), "--candidate"
         served = self.serve(host, *words, prefix=self.views[host].prefix)
-        served.wait_event("waits_to_lead", "ready to take over from")
+
+        def is_listed() -> bool:
+            waits = (event for event in served.events if event.name == "waits_to_lead")
+            return any("ready to take over from" in event.message for event in waits)
+
+        wait_until(lambda: is_listed() or or_until(), "the candidate to wait")
         return served
 
     def record(self, run_id: str = RUN_ID) -> LeadRecord | None:
