@@ -442,12 +442,11 @@ def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
     assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (1, 3, "none")
     ranked = parse(f"--node-rank 1 --topology rack --port-range 5 --env-style jax {line}")
     assert ranked.rendezvous.handler is not None
-    assert ranked.rendezvous.env_styles == ()
+    assert ranked.rendezvous.env_styles == ("jax",)
     assert ("rank", "1") in ranked.rendezvous.handler.conf
     assert ranked.notices == (
         "--port-range 5 has no effect with --rdzv-backend theirs",
         "--topology rack has no effect with --rdzv-backend theirs",
-        "--env-style jax has no effect with --rdzv-backend theirs",
     )
     assert parse("--standalone --rdzv-backend theirs train.py").rendezvous.handler is None
 

@@ -112,6 +112,27 @@ def test_A3_a_store_that_is_killed_costs_no_budget_of_nodes_that_meet_in_a_file(
     cluster.end_well(*nodes.values())
 
 
+def test_A14_nodes_that_meet_in_a_file_tell_each_other_the_ports_of_each_round(
+    cluster: Cluster,
+) -> None:
+    by_file(cluster, nnodes=2, max_restarts=1, env_style="jax,tensorflow")
+    nodes = [cluster.agent(name) for name in "ab"]
+    seen: set[str] = set()
+    for number in range(2):
+        assert len(ranks(cluster, number, 2)) == 2
+        environs = [worker.env for worker in cluster.workers(number)]
+        (at,) = {environ["JAX_COORDINATOR_ADDRESS"] for environ in environs}
+        clusters = [json.loads(environ["TF_CONFIG"])["cluster"] for environ in environs]
+        assert clusters[0] == clusters[1]
+        fresh = {at, *clusters[0]["worker"]}
+        assert len(fresh) == 3
+        assert not fresh & seen
+        seen |= fresh
+        if not number:
+            cluster.order("os.kill(os.getpid(), 9)", round=0, rank=1)
+    cluster.end_well(*nodes)
+
+
 def test_a_failure_without_budget_ends_all_nodes_with_its_cause(cluster: Cluster) -> None:
     by_file(cluster, nnodes=2)
     a, b = (cluster.agent(name) for name in "ab")

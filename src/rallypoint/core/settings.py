@@ -326,8 +326,7 @@ WHAT_RUNS = (
          "whose variables workers have, besides torch's: jax: jax.distributed.initialize() needs no"
          " arguments; tensorflow: TF_CONFIG; mpi: Open MPI's, to be read; deepspeed: those of its"
          " launcher; several with commas between them",
-         "styles", "rendezvous.env_styles", "torch", repeatable=True, key="call",
-         by_coordinator=True),
+         "styles", "rendezvous.env_styles", "torch", repeatable=True, key="call"),
     _own("--keep-env", "NAME",
          "let workers have a variable that describes their agent's task to Slurm or an MPI, as"
          " SLURM_PROCID; also 'SLURM_*'; repeatable",

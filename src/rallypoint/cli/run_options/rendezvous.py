@@ -312,7 +312,7 @@ def _by_handler(
     ]
     handler = HandlerConfig(backend, where.text if where else "", tuple(conf.items()))
     store = Endpoint("", _store_port(scanned))
-    return scanned, {"handler": handler, "store": store, "env_styles": ()}
+    return scanned, {"handler": handler, "store": store}
 
 
 def _backend(given: Given | None, handlers: Callable[[], Sequence[str]]) -> str | None:

@@ -143,7 +143,8 @@ class HandlerSession(CoordinatorSession):
         for effect in effects:
             match effect:
                 case m.Join():
-                    super().report(replace(effect, candidate=self.candidate))
+                    candidate = replace(self.candidate, ports=effect.candidate.ports)
+                    super().report(replace(effect, candidate=candidate))
                 case machine.Meet():
                     self._drop_calls()
                     self._start(self._meet(self._let_coordinator_go()))
