@@ -12,6 +12,7 @@ from tests.harness.job_machine import A, B, running
 from tests.harness.properties import examples
 
 from rallypoint.core.host_effects import SendTo
+from rallypoint.core.job_state import renumber
 from rallypoint.core.messages import Collect, Collected, CollectMore
 from rallypoint.core.watch import collection as c
 from rallypoint.core.watch.collection_messages import (
@@ -381,6 +382,9 @@ def test_what_was_read_counts_in_the_same_life_of_the_job_alone() -> None:
     for life, counts in ((job.incarnation, True), (job.incarnation + 1, False)):
         question = replace(LOGS, read=read, incarnation=life)
         assert c.begin(1, job, question, 0.0).read.all == (read if counts else ())
+    renumber(job, 99)
+    former = replace(LOGS, read=read, incarnation=job.origin)
+    assert c.begin(1, job, former, 0.0).read.all == read, "the same life under another number"
 
 
 def test_the_workers_of_a_node_are_those_of_its_place_in_the_world() -> None:

@@ -143,7 +143,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     job.reports, job.losses, job.breakdown, job.store_lost = [], [], None, None
     job.last_end, job.end_reason = job.end_reason, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
-    job.told_to_go = {}
+    job.told_to_go, job.phases = {}, {}
     job.unreached, job.lacking, job.withdrawn = {}, {}, 0
     enrols = len(effect.world) > 1 and effect.world[0].candidate.enrols
     job.started, job.started_at = not enrols, None

@@ -219,7 +219,7 @@ def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
 
 def begin(number: int, job: JobState, question: Ask, at: float) -> Collection:
     """Return a question that was not refused; what was read counts only of this life of the job."""
-    read = question.read if question.incarnation == job.incarnation else ()
+    read = question.read if question.incarnation in job.numbers else ()
     return Collection(number, question, newest_round(job), at, HowFar(read))
 
 
