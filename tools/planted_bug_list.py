@@ -293,12 +293,6 @@ BUGS = (
         "L5",
     ),
     Bug(
-        "a place that is told again answers a newer join",
-        "session.py",
-        "self._joined is not None and assigned.stamp != self.placed_in",
-        "self._joined is not None",
-    ),
-    Bug(
         "a success is forgotten when its node is back",
         "takeover/record.py",
         "    if member is None or not is_same or member.state is not MemberState.RUNNING:\n",
