@@ -208,9 +208,12 @@ class Job:
         """Half of the nodes have succeeded."""
         self.run()
         self.cluster.order(STOP)  # That needs all ranks, and the store of a node that may be lost.
+        told = [self.cluster.node(name) for name in NAMES]
+        wait_until(
+            lambda: all(any(" steps" in line for line in a.stdout_lines) for a in told), "the steps"
+        )
         for rank in self.random.sample(range(4), 2):
             self.cluster.order("sys.exit(0)", round=0, rank=rank)
-        told = [self.cluster.node(name) for name in NAMES]
         wait_until(
             lambda: sum("succeeded" in [e.name for e in a.events] for a in told) == 2, "successes"
         )
