@@ -126,8 +126,8 @@ KNOWN: tuple[Known, ...] = (
     _behaviour("2.14", name="`${hostname}` in a template of prefixes, the variable's too"),
     _behaviour("2.14", name="`--numa-binding` asks `torch.accelerator` for the devices",
                here="NVIDIA's library is asked, without torch"),
-    _behaviour("2.14", name="`init_method=\"tcp://...\"` with another address than the agent's store:"
-               " rank 0 opens a store there (up to 2.13 all ranks time out)",
+    _behaviour("2.14", name="`init_method=\"tcp://...\"` with another address than the agent's"
+               " store: rank 0 opens a store there (up to 2.13 all ranks time out)",
                here="a worker's torch decides: see [init-method](init-method.md)"),
     _name("2.14", name="ErrorHandler.maybe_enrich_signal_failure_message",
           here="the same name and parameters; what it returns is logged"),
