@@ -385,8 +385,8 @@ def MyBackend(store, run_id):
 
 
 def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "rendezvous.md"
-    section = page.read_text().partition("## Bring your own backend")[2]
+    page = Path(__file__).parents[2] / "docs" / "own-rendezvous.md"
+    section = page.read_text().partition("## A backend")[2]
     (tmp_path / "my_backend.py").write_text(MY_BACKEND)
     (tmp_path / "test_mine.py").write_text(section.partition("```python\n")[2].partition("```")[0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
