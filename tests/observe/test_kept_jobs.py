@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -226,6 +227,21 @@ def test_a_node_keeps_its_end_though_no_round_was_formed(tmp_path: Path) -> None
     assert again == path
     (note,) = kept_jobs.notes_in(path)
     assert note.text == "another"
+
+
+async def test_the_exit_code_is_kept_though_the_end_was_written_before(tmp_path: Path) -> None:
+    config = parse("--nnodes 2 --rdzv-endpoint n0 --rdzv-id digits --node-id b train.py")
+    observe = msgspec.structs.replace(config.observe, keep_in=str(tmp_path / "kept"))
+    kept = keeping.Keeping(msgspec.structs.replace(config, observe=observe), "")
+    kept.joins(lambda: NOTE.incarnation, lambda path, why: None)
+    kept.event(AgentEvent(kinds.WAITING, "", 0.0, "b"))
+    kept.ended(Ending(Outcome.CANCELLED, "why", round=0))
+    kept._due()  # The timer of a line that was written before.
+    while not list((tmp_path / "kept").glob("*/node-*.json")):
+        await asyncio.sleep(0.01)
+    path = kept.close(130)
+    (note,) = kept_jobs.notes_in(path)
+    assert (note.outcome, note.exit_code) == ("cancelled", 130)
 
 
 def test_a_draft_of_a_history_is_one_of_ours() -> None:

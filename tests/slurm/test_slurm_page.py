@@ -12,11 +12,15 @@ LINES = [line for block in blocks("slurm.md") for line in commands(block)]
 TRAIN = """
 import os
 from pathlib import Path
-task = os.environ["SLURM_JOB_ID"] + "." + os.environ["SLURM_PROCID"]
-Path(f"ran.{task}").write_text(os.environ["WORLD_SIZE"])
+Path(f"ran.{os.environ['SLURM_JOB_ID']}.{os.getpid()}").write_text(os.environ["WORLD_SIZE"])
 """
-WORLDS = {"--standalone": ["1"] * 4, "--nodes 3": ["3"] * 3, "sbatch train": ["3"] * 3}
-"""By what stands in a line: what the workers are told that it starts. An array has two jobs."""
+WORLDS = {
+    "--standalone": ["1"] * 4,
+    "--env-style jax": ["2"] * 2,
+    "--nodes 3": ["3"] * 3,
+    "sbatch train": ["3"] * 3,
+}
+"""By the first of these words that a line has: the world sizes that its workers are told."""
 
 WAITING = """
 import os, time

@@ -141,7 +141,8 @@ class Keeping(Observer):
         keep. Blocks. After the loop.
         """
         if self._part.end is not None:
-            self._part.exit_code = exit_code
+            # The end may have been written already, without the code.
+            self._part.exit_code, self._is_news = exit_code, True
         until = time.monotonic() + LAST_S
         while (thread := self._thread) is not None:
             thread.join(max(until - time.monotonic(), 0.0))
