@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.harness.cluster import wait_until
 from tests.harness.command_line import parse
 
 from rallypoint.agent.environ import kept_jobs as state_of
@@ -237,8 +238,8 @@ async def test_the_exit_code_is_kept_though_the_end_was_written_before(tmp_path:
     kept.event(AgentEvent(kinds.WAITING, "", 0.0, "b"))
     kept.ended(Ending(Outcome.CANCELLED, "why", round=0))
     kept._due()  # The timer of a line that was written before.
-    while not list((tmp_path / "kept").glob("*/node-*.json")):
-        await asyncio.sleep(0.01)
+    notes = (tmp_path / "kept").rglob
+    await asyncio.to_thread(wait_until, lambda: list(notes("node-*.json")), "the note")
     path = kept.close(130)
     (note,) = kept_jobs.notes_in(path)
     assert (note.outcome, note.exit_code) == ("cancelled", 130)
