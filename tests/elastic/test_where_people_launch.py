@@ -159,7 +159,15 @@ with open("said", "w") as said:
 """
 
 
-@pytest.mark.parametrize("how", ["--capture=fd", "--capture=sys", "--import-mode=importlib"])
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "how",
+    [
+        "--capture=fd",
+        pytest.param("--capture=sys", marks=pytest.mark.quick),
+        "--import-mode=importlib",
+    ],
+)
 def test_a_function_of_a_test_is_launched_and_streams_are_redirected(
     tmp_path: Path, how: str
 ) -> None:

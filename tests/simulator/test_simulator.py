@@ -45,7 +45,14 @@ def test_every_rule_holds_whatever_goes_wrong() -> None:
         hold(draw(seed))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.quick if not n else ())
+        for n, fault in enumerate(FAULTS)
+    ],
+)
 def test_what_befalls_a_leader_or_its_register_does_so_in_every_state_of_the_job(
     fault: str,
 ) -> None:

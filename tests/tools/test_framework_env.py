@@ -67,6 +67,7 @@ def test_an_environment_has_its_framework_and_what_this_one_has(
     assert run_program([sys.executable, "-c", "import tiny_framework"]).returncode == 1
 
 
+@pytest.mark.frameworks
 def test_it_is_made_once_and_anew_when_its_pins_change(
     tmp_path: Path, tiny: Path, no_index: None
 ) -> None:
