@@ -124,8 +124,8 @@ def why_not_there(path: str, *, may_part: bool) -> str:
     if not may_part or os.path.lexists(path) or not (local := local_file_system(path)):
         return ""
     return (
-        f"it does not exist, and would lie on {local}, a file system that other machines do not "
-        "see: mount it; or make it with mkdir if all nodes run on this machine"
+        f"it does not exist, and would lie on {local}, which other machines do not see: mount it, "
+        "or make it with mkdir if all nodes run here"
     )
 
 

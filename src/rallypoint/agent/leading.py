@@ -239,8 +239,7 @@ def short_lease(hold_s: float, lease_s: float) -> str:
     """Return the sentence for the case that no other node leads before the leases end."""
     late_s = ceil(takeover_s(hold_s))
     return (
-        f"{named.lease} {lease_s:g}: if the machine of the leading node vanishes, another node "
-        f"leads after {late_s} s at most ({named.rdzv_conf} hold={hold_s:g}), and all nodes have "
-        f"stopped their workers by then: {named.lease} {late_s + 1} or a shorter hold keeps them "
-        "running"
+        f"{named.lease} {lease_s:g}: if the leading machine is lost, all workers stop before "
+        f"another leads ({late_s} s, {named.rdzv_conf} hold={hold_s:g}): give {named.lease} "
+        f"{late_s + 1} or a shorter hold"
     )

@@ -279,7 +279,7 @@ class AgentRun:
         try:
             found = await _newest_lines(self._setup.outputs, running, LINES)
         except Exception as error:  # of what workers have written, or of files
-            self.faults.note("what the workers wrote last can't be kept", error)
+            self.faults.note("the last output of the workers can't be kept", error)
             return
         keeping.took(
             tuple(
@@ -388,7 +388,7 @@ class AgentRun:
         try:
             return await preflight.run()
         except Exception as error:
-            self.faults.note("whether workers can be started can't be tried", error)
+            self.faults.note("the test whether workers can be started failed", error)
             return None
         finally:
             if not preflight.is_left:

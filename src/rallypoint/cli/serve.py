@@ -145,8 +145,8 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                 Setting(
                     "--hold",
                     "SECONDS",
-                    "where jobs are kept: how long it may lead a job after it has written the job's"
-                    " record; another one waits so long before it leads",
+                    "how long it may lead a job after it has written the job's record, and how long"
+                    " another coordinator waits before it leads",
                     "seconds",
                     default=f"{HOLD_S:g}",
                     least=HOLD_MIN_S,

@@ -29,8 +29,8 @@ jobs and run code on your nodes.
                 Setting(
                     "--run-id",
                     "ID",
-                    "print a token that is valid only for the job with this id, to give to someone "
-                    "else; your own token can't be derived from it",
+                    "print a token for the job with this id alone, to give to someone else: your "
+                    "own token can't be derived from it",
                 ),
                 Setting(
                     "--token-file",

@@ -46,8 +46,8 @@ _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 _NO_PROGRESS = r"\(--max-no-progress \d+\)"
 """The reason names the option that has ended the job."""
 _MORE_SHARED_MEMORY = (
-    "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
-    "medium Memory), or use fewer processes for loading data; otherwise a mapped file was cut"
+    "most often /dev/shm is full: give the container more (docker --shm-size, emptyDir medium "
+    "Memory), or use fewer data loaders; otherwise a mapped file was cut"
 )
 _RUN_AGAIN = (
     "what to do: give another --rdzv-id to run it again; "

@@ -46,8 +46,8 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
 
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 NOT_GENUINE = (
-    "this node says that a newer record of the job was there, and can't show that a leader of the "
-    "job has told it so: start the agent of this node again"
+    "this node names a newer record of the job, without proof that a leader told it so: start the "
+    "agent of this node again"
 )
 
 

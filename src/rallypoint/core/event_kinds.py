@@ -161,9 +161,8 @@ LOOK = _routine(
 HOSTS = _routine(
     "hosts",
     "this node hosts the coordinator",
-    "this node hosts the coordinator at {endpoint}, and the job ends with this node; with"
-    " {named.rdzv_backend} file {named.rdzv_endpoint} DIR, a directory that all nodes share, the "
-    "job outlives it",
+    "this node hosts the coordinator at {endpoint}, and the job ends with this node"
+    " ({named.rdzv_backend} file {named.rdzv_endpoint} DIR, a shared directory, avoids that)",
 )
 LEADS = _routine("leads", "this node leads the job", "this node leads the job at {places}")
 METRICS = _routine("metrics", "metrics are served", "metrics are served at {url}")
@@ -347,8 +346,8 @@ TIMER_EXPIRED = EventKind("timer_expired", "a worker is late for its own deadlin
 STDIN = EventKind(
     "stdin",
     "several workers read the terminal",
-    "several workers seem to wait for input from this terminal, and a line that you type goes to "
-    "the one that reads it first: have one rank alone ask for input",
+    "several workers seem to read from this terminal, and each line goes to the one that reads it "
+    "first: have one rank alone ask for input",
     quiet=False,
 )
 PATTERN_OFF = EventKind(

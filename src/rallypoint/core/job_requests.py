@@ -137,7 +137,7 @@ def unknown(question: Ask, waits_for: str) -> str:
     """
     if question.follow or question.subject not in _OF_WORKERS:
         return ""
-    return f"it is not known yet what runs: the job waits for {waits_for}: {AGAIN}"
+    return f"the state of the workers is not known yet: the job waits for {waits_for}: {AGAIN}"
 
 
 def _why_not(job: JobState, event: Requested) -> str:

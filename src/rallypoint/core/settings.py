@@ -236,20 +236,19 @@ NODES_AND_WORKERS = (
     _torch("--role", "NAME", "name of this node's kind of worker", "name", "workers.role",
          key="call", may_be_empty=True),
     _own("--scheduler", "auto|slurm|none",
-         "who says what the command line leaves out: auto: Slurm, in a step of several tasks",
+         "where values come from that are not given: auto: Slurm, in a step of several tasks",
          "choice", default="auto"),
 )
 RENDEZVOUS = (
     _torch("--rdzv-endpoint", "HOST[:PORT]|DIR",
-           "where the nodes connect: one of them hosts it, or rallypoint serve; with --rdzv-backend"
-           " file a directory that all nodes share, with etcd its members, HOST[:2379],..., with"
-           " kubernetes the namespace, if not the pod's own",
+           "where the nodes connect: one of them, or rallypoint serve; file: a directory that all"
+           " share; etcd: its members, HOST[:2379],...; kubernetes: a namespace",
            "place", default=":29400", key="call", may_be_empty=True),
     _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
            "name", "rendezvous.run_id", "none; random when alone", may_be_empty=True),
     _torch("--rdzv-backend", "NAME",
-           "tcp (or c10d, its name in torchrun), file, etcd or kubernetes (any node may host; the"
-           " job outlives each of them), static, or the name of a package's",
+           "tcp (or c10d, its name in torchrun), file, etcd or kubernetes (any node may host, and"
+           " the job outlives it), static, or a package's",
            default="tcp", key="call"),
     _torch("--rdzv-conf", "K=V,...",
            "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
@@ -293,7 +292,7 @@ RENDEZVOUS = (
          "rank nodes by this first, for example rack-07; or by the line that FILE has or COMMAND"
          " prints",
          "name", "rendezvous.topology", key="tcp", by_coordinator=True, may_be_empty=True),
-    _own("--spares", "N", "so many of --nnodes stand by, and take the place of lost ones",
+    _own("--spares", "N", "number of --nnodes that stand by, and take the place of lost nodes",
          "integer", default="0", most=MAX_NODES, by_coordinator=True),
     _own("--world-multiple-of", "K",
          "start only with a multiple of K workers; nodes that are too many for that stand by",
@@ -323,9 +322,9 @@ WHAT_RUNS = (
            " is set), and LOCAL_RANK 0",
            "switch", "workers.virtual_local_rank", key="call"),
     _own("--env-style", "|".join(ENV_STYLES),
-         "whose variables workers have, besides torch's: jax: jax.distributed.initialize() needs no"
-         " arguments; tensorflow: TF_CONFIG; mpi: Open MPI's, to be read; deepspeed: those of its"
-         " launcher; several with commas between them",
+         "variables of other launchers for the workers: jax (jax.distributed.initialize() needs no"
+         " arguments), tensorflow (TF_CONFIG), mpi (Open MPI's, to be read), deepspeed; several with"
+         " commas",
          "styles", "rendezvous.env_styles", "torch", repeatable=True, key="call"),
     _own("--keep-env", "NAME",
          "let workers have a variable that describes their agent's task to Slurm or an MPI, as"
@@ -340,9 +339,9 @@ FAILURES = (
     _torch("--max-restarts", "N", "restarts after worker failures, over the whole job",
            "integer", "rendezvous.max_restarts", most=MAX_GIVEN, key="call"),
     _own("--hang-timeout", "SECONDS[,PHASE=SECONDS,...]",
-         "a worker that tells its steps (rallypoint.worker.progress, --progress-pattern) fails when"
-         " it makes none for this long; a phase may take another time: start, until the first step,"
-         " or what the script names (rallypoint.worker.phase)",
+         "fail a worker that reports steps (rallypoint.worker.progress, --progress-pattern) and"
+         " makes none for this long; phases may have their own: start (the first step),"
+         " rallypoint.worker.phase",
          "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True,
          key="call"),
     _own("--max-runtime", "SECONDS",
@@ -387,8 +386,8 @@ STOPPING = (
     _torch("--signals-to-handle", "NAME,...", "signals that stop the job",
            "signals", "stop.signals", key="call", may_be_empty=True),
     _own("--drain-deadline", "SECONDS",
-         "when this node is asked to leave: the time in all for a last checkpoint of the job, and"
-         " for its workers to stop, until SIGKILL",
+         "time for a node that is asked to leave: for the job's last checkpoint and for its workers"
+         " to stop, until SIGKILL",
          "seconds", "stop.drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S, key="call"),
     _own("--drain-signal", "NAME", "asks workers for that checkpoint, besides rallypoint.worker",
          "signal", "stop.drain_signal"),
@@ -403,7 +402,7 @@ STOPPING = (
          " infrastructure, so that the job is started again",
          "seconds", default="never", of_one_agent=True),
     _own("--signal-scope", "session|worker",
-         "what the signal of a stop reaches at once: each worker with what it has started, or the"
+         "what a stop signals at once: each worker with all that it started (session), or the"
          " worker alone, and the rest when it has ended",
          "choice", "stop.signal_scope"),
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
@@ -419,8 +418,8 @@ OUTPUT = (
          "choice", "output.mode"),
     _own("--quiet", "", "print nothing unless something fails", "switch", "output.quiet"),
     _own("--report", "auto|all|rank0|none",
-         "nodes that print the whole report of a failure; the others print one line; auto: all of"
-         " up to four nodes, else rank 0's and that of the failed worker",
+         "nodes that print a whole failure report, others print one line; auto: all of up to four,"
+         " else rank 0's and the failed worker's",
          "choice", "output.report"),
     _own("--log-format", "text|json", "form of the agent's own lines",
          "choice", "output.log_format"),
@@ -466,9 +465,8 @@ WATCHING = (
          "write the whole outcome to FILE at the end, or to a file in DIR with the node's name",
          "file", "observe.json_summary", of_one_agent=True),
     _own("--history", "FILE|DIR/|none",
-         "the node that hosts the job appends what happens to it to FILE, or to a file in DIR with"
-         " the job's name, while it runs: rallypoint events FILE; none: keep nothing of the job"
-         " after its end",
+         "the node that hosts the job appends its events to FILE, or a file in DIR, for rallypoint"
+         " events; none: keep nothing after its end",
          "file", "observe.history", "a directory in your home, where rallypoint status looks",
          of_one_agent=True, key="call"),
     _own("--progress-pattern", "NAME|REGEX",

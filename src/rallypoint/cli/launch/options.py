@@ -48,7 +48,7 @@ _OWN = (
         "path",
         short="-f",
     ),
-    Setting("--exclude", "HOST,...", "these of them do not take part"),
+    Setting("--exclude", "HOST,...", "hosts of the list that do not take part"),
     Setting(
         "--nodes",
         "N|MIN:MAX",

@@ -313,7 +313,7 @@ def _as_deepspeed(line: Line) -> None:
 def _program(line: Line, words: list[Word]) -> None:
     """Say what the workers run: a script, a module or a program."""
     if not words:
-        raise UsageError(f"{line.launcher}: the program is missing that it starts")
+        raise UsageError(f"{line.launcher}: the program that it starts is missing")
     if ":" in (word.text for word in words):
         raise UsageError("several programs in one job (:) have no equivalent: start one job each")
     line.program = words
@@ -356,7 +356,9 @@ def _from_srun(line: Line, words: list[Word]) -> None:
         if per_node is None and "np" in facts:
             total, hosts = line.number("np"), line.number("nodes")
             if not total or not hosts or total % hosts:
-                raise UsageError("srun: the tasks of a node are not said: give --ntasks-per-node N")
+                raise UsageError(
+                    "srun: the number of tasks on each node is missing: give --ntasks-per-node N"
+                )
             per_node = quoted(str(total // hosts))
         if per_node is not None:
             line.give("--nproc-per-node", per_node)

@@ -38,8 +38,7 @@ def read_register(
     if (job is None or job.text == UNNAMED_RUN_ID) and not _is_file_store(scanned):
         raise UsageError(
             f"{was_empty(scanned, '--rdzv-id')}{_by(scanned, backend)}: {_row(backend).holds} may "
-            "hold many jobs, and distinguishes them by their run ids: give "
-            f"{named.rdzv_id}, the same for all nodes of this job, like "
+            f"hold many jobs: give {named.rdzv_id}, the same on all nodes of this job, like "
             f"{named.rdzv_id} my-job-1"
         )
     return register, rest

@@ -21,9 +21,8 @@ _SAYS_HOW = ("--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port")
 _INDEX = "JOB_COMPLETION_INDEX"
 """Kubernetes numbers the pods of an Indexed Job by it."""
 _BY_MPI = """\
-mpirun has started this command {tasks} times, and each runs the whole job (if that is \
-wanted, add --standalone); for one job, start it once on each node, with --nnodes and \
---rdzv-endpoint"""
+mpirun has started this command {tasks} times, each for the whole job: start it once on each \
+node, with --nnodes and --rdzv-endpoint (separate jobs: --standalone)"""
 
 _SLURM_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _WITHOUT_SRUN = """\

@@ -356,16 +356,15 @@ class Redial:
 def _no_host(config: RendezvousConfig, waited_s: float, error: Exception) -> str:
     if isinstance(error, (PeerHungUpError, SilentPeerError)):
         return (
-            f"no coordinator answers at {config.endpoint}: waited {waited_s:.0f} s ({error}). If "
-            f"another program uses that port, {_another_port(config)}; if it is a proxy, the node "
-            "behind it was not started; if it is the node that hosts, its agent is stopped"
+            f"no coordinator answers at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
+            "Usual causes: the agent of the node that hosts is stopped; the node behind a proxy "
+            f"was not started. If another program uses that port, {_another_port(config)}"
         )
     return (
         f"no node hosts the coordinator at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
-        "Usual causes: the node of that name was not started; the name is that of a Kubernetes "
-        "service with a cluster IP, which no pod can bind (use a headless service, or "
-        f"{named.rdzv_conf} is_host=1 on one node); the name points to another machine; a "
-        "firewall drops the port"
+        "Usual causes: the node of that name was not started; the name points to another machine; "
+        "a firewall drops the port. If the name is that of a Kubernetes service with a cluster IP, "
+        f"use a headless service, or {named.rdzv_conf} is_host=1 on one node"
     )
 
 

@@ -423,6 +423,6 @@ def _waits_for(judged: Judged) -> str:
     if judged.unfit:
         return judged.unfit
     if judged.record is None:
-        return "the job's record is gone: waiting whether its leader writes it again"
+        return "the job's record is gone: waiting for its leader to write it again"
     where = ", ".join(judged.record.leader.addresses)
     return f"another coordinator ({where}) leads this job: waiting until it stops"

@@ -166,8 +166,8 @@ class Search(Candidacy):
                 return [c.Close(), *self._offer(at)]
             case "probe", _:
                 text += (
-                    "; it is one of the first four nodes, which take over if the leading node is "
-                    "lost: another one has to, and if none can, all nodes stop their workers"
+                    "; it is one of the first four nodes, which take over from a lost leader: if "
+                    "none can, all nodes stop their workers"
                 )
                 return [Say(text), *self._offer(at)]
         return [self._rest(self._wait_s)]
@@ -230,9 +230,9 @@ class Search(Candidacy):
         self._is_late = True
         return [
             Say(
-                f"the leader of the job answers, but nothing new was seen in its register for "
-                f"{still_s:.0f} s: it can't write there, or what it writes is seen late here (NFS "
-                "caches: mount it with actimeo=1), and then a takeover takes so much longer"
+                f"the leader of the job answers, but its register has shown nothing new for "
+                f"{still_s:.0f} s, which delays a takeover: check that it can write there (NFS: "
+                "mount with actimeo=1)"
             )
         ]
 

@@ -194,7 +194,7 @@ def _load(content: object) -> tuple[object, tuple[object, ...]]:
     except (AttributeError, ImportError) as error:
         raise RuntimeError(
             f"the function can't be found in the worker: {error}: define it at the top level of a "
-            "file that can be imported, or use the start method fork"
+            "file, or use the start method fork"
         ) from error
     return function, args
 

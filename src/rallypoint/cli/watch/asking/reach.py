@@ -113,8 +113,8 @@ class Asking:
             self._connection.send(m.DrainNode(question.node, DRAINED, __version__, question.asks))
         elif self.version < QUESTIONS_SINCE:
             raise UsageError(
-                "the coordinator there is of a version of Rallypoint that answers no questions "
-                "about its job: use that version's commands there, or upgrade the job's nodes"
+                "the coordinator there runs a version of Rallypoint that answers no questions: "
+                "use that version's commands, or upgrade the job's nodes"
             )
         else:
             self._connection.send(question)
