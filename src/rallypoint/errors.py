@@ -245,8 +245,10 @@ class RendezvousStateError(RendezvousError):
 
 
 class RecordError(RendezvousStateError):
-    """The value in a job's register can't be used: it is foreign, corrupt, of a newer version, or
-    another token's. It is the same the next time.
+    """The value in a job's register can't be used.
+
+    It is foreign, corrupt, of a newer version, or sealed with another token. A retry finds the
+    same.
     """
 
     exit_class = ExitClass.USAGE
@@ -342,8 +344,9 @@ class LogStorageError(InfrastructureError):
 
 
 class FailedProcess(Protocol):
-    """The part of `rallypoint.elastic.multiprocessing.ProcessFailure` that `ChildFailedError`
-    needs.
+    """The part of torch's `ProcessFailure` that `ChildFailedError` needs.
+
+    `rallypoint.elastic.multiprocessing.ProcessFailure` has it.
     """
 
     local_rank: int
@@ -460,8 +463,9 @@ class ForeignPeerError(ProtocolError):
 
 
 class PeerHungUpError(ForeignPeerError):
-    """The peer closed the connection before it sent anything: another program, or a proxy without a
-    backend.
+    """The peer closed the connection before it sent anything.
+
+    It is another program, or a proxy without a backend.
     """
 
     def __init__(self, text: str = "it closes the connection without an answer") -> None:

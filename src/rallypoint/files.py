@@ -192,8 +192,10 @@ def _remove_otherwise(path: str) -> None:
 def why_not_private(
     status: os.stat_result, what: str, path: str, *, not_a_file: str, not_yours: str
 ) -> str | None:
-    """Return the fault and the fix, unless it is a regular file of this user that no other user may
-    use: what such a file holds decides who takes part in a job.
+    """Return why a file is not private to this user, with the fix; None if it is.
+
+    A private file is a regular file that no other user may use: its content decides who takes part
+    in a job.
 
     `status` is that of an open descriptor: a name may lead elsewhere the next time. `not_a_file`
     and `not_yours` are the fixes for these two; `what` is the file's kind.

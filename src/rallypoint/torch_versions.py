@@ -1,9 +1,9 @@
-"""The table of the features of torch's launcher: the torch version that each came with, and its
-effect here.
+"""The features of torch's launcher: the torch version of each, and its effect here.
 
-A flag, or a key of `--rdzv-conf`, that some torch knows is accepted, and where it has no effect
-that is said, with the reason that stands here. What no row and no setting names is an error.
-`docs/torch-versions.md` is made from it by `python tools/torch_versions_page.py`. Pure data.
+A flag, or a key of `--rdzv-conf`, that some torch version knows is accepted. If it has no effect
+here, a notice says so with the reason in this table. A name that neither this table nor a setting
+has is an error. `python tools/torch_versions_page.py` makes `docs/torch-versions.md` from the
+table. Pure data.
 """
 
 from __future__ import annotations

@@ -136,8 +136,9 @@ _EXPORTED: Mapping[str, Callable[[str], dict[str, str]]] = {
 
 
 def tracked_run_id(run_id: str) -> str:
-    """The run id as all of them take one: at most 64 letters, digits, `_` and `-`; another one for
-    each other run id.
+    """Return the run id in a form that every experiment tracker accepts.
+
+    It has at most 64 letters, digits, `_` and `-`. Different run ids get different results.
     """
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in run_id)
     if plain == run_id and len(plain) <= 64:

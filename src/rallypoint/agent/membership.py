@@ -433,8 +433,9 @@ async def _by_register(part: Membership) -> AsyncIterator[Joined]:
 
 @asynccontextmanager
 async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
-    """Take part by the rendezvous handler of another package: one of the nodes of each of its
-    rounds hosts the coordinator.
+    """Take part through the rendezvous handler of another package.
+
+    One of the nodes of each of the handler's rounds hosts the coordinator.
     """
     from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
     from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession, OwnNode

@@ -102,8 +102,9 @@ class Notices:
             note_place(self._scratch, self._rendezvous.run_id, place)
 
     def over(self) -> None:
-        """Withdraw the notes: the guard need not tell of this node's end, since it has left the
-        job.
+        """Withdraw the notes that the guard holds.
+
+        The node has left the job, so the guard has no loss to report.
         """
         self._notice = None
         if self._tell_guard is not None:

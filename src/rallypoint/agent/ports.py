@@ -9,9 +9,10 @@ from rallypoint.errors import InfrastructureError
 
 
 def ports_wanted(env_styles: Sequence[str], workers: int) -> int:
-    """Return how many ports a node with so many workers brings to a round: one for a coordinator
-    that the worker of rank 0 may serve, and one for each worker where these connect to each
-    other.
+    """Return how many ports a node with so many workers brings to a round.
+
+    One is for a coordinator that the worker of rank 0 may serve. With TensorFlow there is one more
+    for each worker, because the workers connect to each other.
     """
     if "tensorflow" in env_styles:
         return 1 + workers

@@ -96,8 +96,9 @@ class WorkerShm:
         return os.path.join(self._folder, WAKE_UP_NAME) if self._folder else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call this when a worker has begun to listen, made its first progress, named its first
-        phase, or saved a checkpoint, and sometimes for nothing.
+        """Call `changed` when a worker begins to listen, reports or saves a checkpoint.
+
+        A report is a worker's first progress or its first phase. Spurious calls are possible.
         """
         self._watchers.append(changed)
 

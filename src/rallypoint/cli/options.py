@@ -343,8 +343,9 @@ def _workers(
 def count_devices(
     workers: int, reading: Reading, machine: ThisHost, environ: Mapping[str, str] | None
 ) -> int:
-    """Return how many accelerators a framework is told that the one worker of this node has; 0: it
-    is not told. Blocks for as long as a driver takes.
+    """Return the number of accelerators to report to a framework with one worker per node.
+
+    Returns 0 if nothing is to be reported. Blocks for as long as a driver takes.
     """
     if workers > 1 or "jax" not in reading.rendezvous.env_styles:
         return 0

@@ -47,7 +47,7 @@ class Gate(Protocol):
     """The gate of a coordinator that another one can take over from: asked before any effect."""
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """The job has decided this. Returns what may be done now; the rest is done later."""
+        """Return the effects that may be carried out now; the others are carried out later."""
 
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
@@ -242,7 +242,7 @@ class HostedJob:
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))
 
     def end_round(self, reason: EndReason) -> None:
-        """The round that is active, if one is."""
+        """End the active round, if there is one."""
         self._run(self._sessions.apply_own(RoundIsOver(reason), self._loop.time()))
 
     def known(self) -> JobState:

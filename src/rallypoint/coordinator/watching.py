@@ -242,7 +242,7 @@ class JobWatch:
         self._go_on(newest, is_active=is_active)
 
     def go_on(self) -> None:
-        """The same where nothing runs, and all is known."""
+        """Resume the waiting questions where no round is active and the state is known."""
         self._go_on(self._sessions.job.round.round - 1, is_active=False)
 
     def _go_on(self, newest: int, *, is_active: bool) -> None:

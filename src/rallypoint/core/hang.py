@@ -161,8 +161,9 @@ def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
 
 
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
-    """The node and the worker of `workers` that hang; None when all have made progress since, or
-    may wait for one of them.
+    """Return the node and the worker that hang, of `workers` workers.
+
+    Returns None if all workers have made progress since, or if they may wait for one of the others.
     """
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if any(one.known for one in found):

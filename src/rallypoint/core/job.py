@@ -415,8 +415,10 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
 def _hang_suspected(
     job: JobState, suspect: NodeRef, report: HangSuspected, at: float
 ) -> list[JobEffect]:
-    """Ask every node, unless that is under way, or the round is about to end anyway, or a worker
-    may take longer than others, which wait for it.
+    """Ask every node for the steps and stacks of its workers.
+
+    Asks nothing while an earlier question is open, while the round is about to end, or while a
+    worker is in a phase that may take longer than others.
     """
     state, notice, named = job.round, job.notice, report.stamp
     if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):

@@ -232,8 +232,9 @@ def epoch_number(epoch: int) -> int:
 
 
 class Assignment(Struct, frozen=True, array_like=True):
-    """A node's own part of a world: constant size, however large the world, but for
-    `worker_addresses`.
+    """A node's own part of a world.
+
+    Its size is constant, however large the world, except for `worker_addresses`.
     """
 
     round: int

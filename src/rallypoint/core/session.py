@@ -243,8 +243,10 @@ class Outbox:
 
 
 def _brief(place: m.Place) -> m.Place:
-    """The same without what grows with the number of workers, since a node attaches with it: the
-    programs of this world have their ports, and the next join brings others.
+    """Return the place without its ports and worker addresses.
+
+    A node sends its place when it attaches, and those two grow with the number of workers. The
+    programs of this world have their ports already, and the next join brings others.
     """
     joined, assignment = place.joined, place.assignment
     if not joined.candidate.ports:

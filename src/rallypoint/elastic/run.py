@@ -180,13 +180,13 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[str]]:
-    """Return what `elastic_launch(config, command)(*arguments)` needs to run the job of a
-    namespace.
+    """Return a namespace's job as the arguments of `elastic_launch(config, command)(*arguments)`.
 
     As with torch, OMP_NUM_THREADS is set to 1 in this process for several workers that would
     inherit none. May ask the workers' interpreter for its devices (`nproc_per_node="auto"`), which
-    can take seconds. The script is not looked for: it may lie on another machine. Raises
-    RuntimeParameterError (a ValueError and a RuntimeError), one line with the value.
+    can take seconds. The existence of the script is not checked, because it may lie on another
+    machine. Raises RuntimeParameterError (a ValueError and a RuntimeError), one line with the
+    value.
     """
     return _config(args, _AnyScript())
 
@@ -235,8 +235,10 @@ def get_use_env(args: argparse.Namespace) -> bool:
 
 
 def get_rdzv_endpoint(args: argparse.Namespace) -> str:
-    """Where the nodes of a namespace meet: its endpoint, or with fixed ranks the master's address
-    and port; empty: nowhere. Raises RuntimeParameterError for a number of nodes that is none.
+    """Return the rendezvous endpoint of a namespace.
+
+    With fixed ranks it is the master's address and port; it is empty if neither is given. Raises
+    RuntimeParameterError for an invalid number of nodes.
     """
     if endpoint := getattr(args, "rdzv_endpoint", None):
         return str(endpoint)
@@ -328,8 +330,10 @@ class _AnyScript(ThisHost):
 
 @contextmanager
 def _option_errors() -> Iterator[None]:
-    """Torch raises a ValueError for some options that can't be used, and a RuntimeError for
-    others.
+    """Raise usage errors as RuntimeParameterError.
+
+    Torch raises a ValueError for some unusable options and a RuntimeError for others; this error is
+    both.
     """
     try:
         yield
@@ -365,8 +369,9 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _typed(row: Setting, value: Given) -> Any:
-    """Return the value as torch's namespace has it: texts, but numbers, switches and the lists of
-    filters.
+    """Return the value in the type that torch's namespace has.
+
+    Most are texts; numbers, switches and the lists of filters are not.
     """
     if not row.metavar:
         return truth(value)

@@ -42,8 +42,10 @@ class RallypointCluster(ClusterEnv):
     def get_coordinator_address(
         cls, timeout_secs: int | None = None, override_coordinator_port: str | None = None
     ) -> str:
-        """Return HOST:PORT, the same on all ranks; the n-th call of one rank is the n-th of the
-        others. Blocks until rank 0 has come. Raises StoreTimeoutError or StoreConnectionError.
+        """Return the coordinator's HOST:PORT, the same on all ranks.
+
+        The n-th call of one rank is the n-th of the others. Blocks until rank 0 has called. Raises
+        StoreTimeoutError or StoreConnectionError.
         """
         place, shared = context(), store()
         key = f"jax/coordinator/{next(_turns)}"

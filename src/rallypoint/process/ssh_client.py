@@ -72,8 +72,10 @@ class SshClient:
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """Do not wait for it, nor for what a script in its place has started: that holds the pipes
-        open.
+        """Kill the ssh client without waiting for its exit.
+
+        It also kills what a script in the place of ssh has started, because such processes hold the
+        pipes open.
         """
         self._listening.cancel()
         if self._process.returncode is None:

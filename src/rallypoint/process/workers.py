@@ -44,8 +44,10 @@ class WorkerSet:
         leaders_first: bool = False,
         pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open,
     ) -> None:
-        """`leaders_first`: a signal but SIGKILL reaches what a worker has started only when the
-        worker has ended.
+        """Make an empty set of workers.
+
+        `leaders_first`: a signal other than SIGKILL reaches the processes that a worker has started
+        only when the worker has ended.
         """
         self._guard, self._leaders_first = guard, leaders_first
         self._followers: dict[int, int] = {}

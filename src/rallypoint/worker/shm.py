@@ -1,9 +1,11 @@
-"""The slot of this process in the shared memory (`wire/shm.py`): found by the environment, claimed
-once; and the step that the worker has reached, and its phase, which it writes there.
+"""The slot of this process in the shared memory of its agent (`wire/shm.py`).
 
-The first process of a worker that speaks owns its slot. Whoever is forked or started by it finds
-the slot taken, and is heard no more than a stranger, until the owner is dead. So loaders of data do
-not answer for their parent, and a script may be run by a shell.
+The process finds its slot by the environment, claims it once, and writes its step and its phase
+there.
+
+The first process of a worker that reports owns the slot. A process that it forks or starts finds
+the slot taken, and its reports are ignored until the owner is dead. So data loaders do not report
+for their parent, and a shell may run a script.
 """
 
 from __future__ import annotations
@@ -188,14 +190,16 @@ def _whole(step: float) -> int:
 
 
 class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluation"):`.
-    """`with phase("evaluation"):` tells that this worker does something that takes longer than a
-    step: `--hang-timeout 300,evaluation=3600` gives it another limit until the block ends, and its
-    time begins anew at both ends. A phase may be within another one, and in any thread: the one
-    that has begun last counts, for the whole worker. The object may be used again.
+    """A block of the script that may take longer than a step, as a context manager.
 
-    Raises ValueError for a `name` that is empty, longer than 24 bytes, has other characters than
-    letters, digits, `_` and `-`, or is `start`, the phase before the first step; never for want of
-    an agent.
+    With `with phase("evaluation"):`, `--hang-timeout 300,evaluation=3600` applies the limit of 3600
+    s until the block ends. The time starts anew at both ends of the block. Phases may be nested,
+    and may be in any thread: the phase that began last counts, for the whole worker. The object may
+    be used again.
+
+    Raises ValueError for a `name` that is empty, longer than 24 bytes, has characters other than
+    letters, digits, `_` and `-`, or is `start`, the phase before the first step. Never raises
+    because there is no agent.
     """
 
     def __init__(self, name: str) -> None:

@@ -65,8 +65,9 @@ def _words(argv: Sequence[str]) -> tuple[list[Word], str]:
 
 
 def check(line: Line) -> None:
-    """Have the command read the line as far as it can without its hosts, files and variables, and
-    add what it would tell. Raises UsageError.
+    """Check the line with the parser of the command, and add its remarks.
+
+    Hosts, files and variables of this machine are not read. Raises UsageError.
     """
     words = [*line.options, *line.program]
     try:

@@ -136,7 +136,7 @@ def _name(word: Word) -> str:
 
 
 def _from_torch(line: Line, words: list[Word]) -> None:
-    """The options are ours already."""
+    """Translate a line of torchrun, whose options Rallypoint takes unchanged."""
     words = [
         quoted(word.text.removesuffix("-v2")) if word.text.endswith("etcd-v2") else word
         for word in words
@@ -213,7 +213,7 @@ def _decide(line: Line, name: str, words: Sequence[Word]) -> None:
 
 
 def _from_cluster(line: Line, words: list[Word]) -> None:
-    """A launcher that is started once, for all hosts."""
+    """Translate a line of a launcher that is started once for all hosts."""
     rest, facts = _read(line, words), line.facts
     if line.launcher == "deepspeed":
         _as_deepspeed(line)

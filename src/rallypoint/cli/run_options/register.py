@@ -50,9 +50,11 @@ def _is_file_store(scanned: Scanned) -> bool:
 
 
 def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, str | None]:
-    """The options and the backend where `store_type=file` has nodes meet by a path, which is one
-    job's: its record lies in a directory beside the file that torch would make. Without a path each
-    node is alone, as with torch, which makes a temporary file. Raises UsageError.
+    """Return the options and the backend, with `store_type=file` turned into a shared path.
+
+    The path is that of one job: its record lies in a directory beside the file that torch would
+    make. Without a path each node is alone, as with torch, which makes a temporary file. Raises
+    UsageError.
     """
     where = scanned.get("--rdzv-endpoint")
     if not _is_file_store(scanned) or (where is None and scanned.nodes[1] == 1):

@@ -72,9 +72,7 @@ class SpawnFailed(Struct, frozen=True):
 
 
 class SourceFailed(Struct, frozen=True):
-    """The process from which workers are forked, or their ports, can't be had: no round can start
-    any.
-    """
+    """The prepared process or the workers' ports can't be had, so no round can start workers."""
 
     error: RallypointError
 

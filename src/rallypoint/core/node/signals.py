@@ -54,13 +54,13 @@ def notify(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """The signal has not reached the witness: a scheduler has not signalled the workers."""
+    """Release the held signal: the witness did not get it, so it was sent to this agent alone."""
     state.signals.is_waiting = False
     return _release(state)
 
 
 def own_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """The signal has not reached the agent: it may not have reached the workers either."""
+    """Forget the witness's signal, which the agent did not get, and judge the exits."""
     state.signals.by_witness.clear()
     return [*_release(state), *judge(state)]
 

@@ -332,7 +332,7 @@ class Duties:
         return [Depose(why)]
 
     def learned(self, told: Position, settings: SharedSettings) -> list[Effect]:
-        """A leader has told this to a node: this process claims the job anew, above that."""
+        """Claim the job anew with a higher epoch, above the position that a leader told a node."""
         if self._has_overtaken(told):
             self.memory.goes_on(self.lead.epoch, told)
         else:

@@ -73,8 +73,9 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the connection, also in a forked child, whose loop is another: what the parent has
-        is not its own.
+        """Forget the connection.
+
+        A forked child does so too: its loop is another one, and the connection is the parent's.
         """
         self._pid = os.getpid()
         self._membership: HandlerMembership | None = None

@@ -97,8 +97,9 @@ def _encode(mark: bytes, key: bytes, value: bytes) -> bytes:
 
 
 class Tail(Struct, frozen=True):
-    """The bytes that a killed writer left after the last whole record; the next writer puts it
-    right.
+    """The bytes that a killed writer left after the last whole record.
+
+    The next writer repairs them.
     """
 
     torn_bytes: int = 0  # an unfinished record, to be cut off

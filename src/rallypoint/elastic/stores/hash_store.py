@@ -131,8 +131,9 @@ class HashStore(Store):
 
 
 class _Room:
-    """The part that clones share: the machine, behind a lock, and the events that wake waiting
-    calls.
+    """The state that clones of a store share.
+
+    It is the machine, behind a lock, and the events that wake waiting calls.
     """
 
     def __init__(self) -> None:

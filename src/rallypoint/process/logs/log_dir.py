@@ -222,8 +222,9 @@ def is_null_device(path: str) -> bool:
 
 
 def path_text(path: str) -> str:
-    """`path` for a person or a peer, on one line: bytes that are no UTF-8 are shown as in `\\xff`,
-    control characters as in `\\n`.
+    r"""Return `path` on one line, for a person or a peer.
+
+    Bytes that are not UTF-8 are shown as in `\xff`, control characters as in `\n`.
     """
     text = os.fsencode(path).decode(errors="backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

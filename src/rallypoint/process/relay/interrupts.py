@@ -60,7 +60,7 @@ class Interrupts:
         )
 
     def take(self, fd: int) -> bytes:
-        """The stream has ended, or waits no longer: what is shown of what was held back."""
+        """Return the held-back lines to show of a stream that has ended, or waits no longer."""
         held = self._held.pop(fd, None)
         if held is None:
             return b""

@@ -17,8 +17,9 @@ _WITHIN = (*_MODULES, "torch.distributed.launcher", "torch.distributed.launcher.
 
 
 def _program() -> tuple[str, int]:
-    """Return the name of the program or module that runs, and how many words of the command line
-    stand before its arguments.
+    """Return the name of the running program or module, and the position of its arguments.
+
+    The position is the number of words of the command line before the first argument.
     """
     line = getattr(sys, "orig_argv", [])
     first, *arguments = getattr(sys, "argv", None) or [""]  # A program may embed Python.

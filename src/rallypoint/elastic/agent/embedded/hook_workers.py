@@ -266,9 +266,7 @@ def _moment(failure: Any) -> float:
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """Return the error as an exception, also a SystemExit, which would end a thread without a
-    trace.
-    """
+    """Return the error as an Exception, because a SystemExit would end a thread silently."""
     if isinstance(error, Exception):
         return error
     return _contract(f"raised {raised(error)}")

@@ -44,9 +44,7 @@ REFUSED_HOOKS = {
 
 
 def refuse_unused_hooks(cls: type) -> None:
-    """Raises UnusedHookError, one line, for a class of an agent that overrides what nothing
-    calls.
-    """
+    """Raise UnusedHookError if the class of an agent overrides a method that nothing calls."""
     for name, instead in _overridden(cls):
         raise UnusedHookError(f"{cls.__name__}.{name} is never called here: {instead}")
 

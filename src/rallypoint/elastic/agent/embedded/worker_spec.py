@@ -221,8 +221,9 @@ def run_result(told: ToldEnd) -> RunResult:
 
 
 def failures(end: JobEnd) -> dict[int, ProcessFailure]:
-    """Return the failures by global rank; the first cause is among them, on whichever node it
-    was.
+    """Return the failures by global rank.
+
+    The first cause is among them, on whichever node it happened.
     """
     files = end.error_files
     known = {

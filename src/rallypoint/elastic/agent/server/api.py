@@ -160,8 +160,10 @@ class SpecAgent(ElasticAgent):
         return self._worker_group
 
     def interrupt(self, death_sig: int = signal.SIGINT) -> None:
-        """Act as if the running agent had got this signal: SIGINT cancels the job, others have this
-        node leave. From any thread; does not wait.
+        """Act as if the running agent had got this signal.
+
+        SIGINT cancels the job; with other signals this node leaves. May be called from any thread,
+        and does not wait.
         """
         if self._embedding is not None:
             self._embedding.signal(death_sig)

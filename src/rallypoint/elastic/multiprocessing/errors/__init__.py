@@ -123,8 +123,9 @@ class ProcessFailure:
 
 
 def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
-    """Return the failure of a process that this program has started; it may have left an error
-    file.
+    """Return the failure of a process that this program started.
+
+    `error_file` is empty if the process left none.
     """
     return ProcessFailure(
         exit_.local_rank,

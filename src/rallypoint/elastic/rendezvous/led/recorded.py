@@ -1,5 +1,7 @@
-"""The steps of a node's rendezvous as events of torch's kind, for the handler `dynamic_rendezvous`
-of a package; see `rallypoint.elastic.events.record_rdzv_event`.
+"""The steps of a node's rendezvous, recorded as torch's `RdzvEvent`s.
+
+A package's event handler `dynamic_rendezvous` gets them; see
+`rallypoint.elastic.events.record_rdzv_event`.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ class Steps:
         self._node = node or f"{socket.gethostname()}_{os.getpid()}"
 
     def attempts(self) -> None:
-        """The node is about to join."""
+        """Record that the node is about to join."""
         self._says("next_rendezvous", "RUNNING", "attempts to join the next round of")
 
     def joined(self, info: RendezvousInfo) -> None:
-        """A round has been agreed on; its node of rank 0 tells that it is complete."""
+        """Record that a round was agreed on; on rank 0, also that the round is complete."""
         place = f"as rank {info.rank} in a world of size {info.world_size}"
         self._says("next_rendezvous", "RUNNING", "has joined a round of", f" {place}", info.rank)
         if info.rank == 0:
             self._says("next_rendezvous", "SUCCEEDED", "completed the round of", rank=0)
 
     def closed(self, call: str) -> None:
-        """The node has ended the job."""
+        """Record that the node has ended the job."""
         self._says(call, "SUCCEEDED", "has closed")
 
     @contextmanager

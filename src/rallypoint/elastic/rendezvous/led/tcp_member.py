@@ -103,8 +103,9 @@ class TcpMember:
             await self._wait_change_or_error()
 
     def succeed(self) -> bool:
-        """Note that this node's workers have succeeded; False if the round is not theirs any
-        more.
+        """Note that this node's workers have succeeded.
+
+        Returns False if their round is over.
         """
         return self._step(core.WorkersSucceeded())
 
@@ -194,8 +195,9 @@ class TcpMember:
         self._step(EnrolmentDone(effect.stamp, error))
 
     def _watch_fence(self) -> None:
-        """Watch the fence, also when the program does not ask: a node that is cut off must learn
-        that its round is over.
+        """Watch the fence even if the program does not call.
+
+        A node that is cut off must learn that its round is over.
         """
         self.session.check_fence()
         if self._state.trouble is None and self._closing is None:

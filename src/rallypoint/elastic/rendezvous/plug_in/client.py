@@ -73,8 +73,10 @@ class AgreedRound:
     async def exchange(
         self, info: NodeInfo, limit_s: float, check: Callable[[], Awaitable[None]]
     ) -> list[NodeInfo]:
-        """Tell the others this, and return what all have told, by rank: one set, and one read for
-        each node. `check` is called while nodes are missing, and may raise.
+        """Publish this node's info, and return the infos of all nodes by rank.
+
+        This takes one set, and one read for each node. `check` is called while nodes are missing,
+        and may raise.
 
         Raises RendezvousTimeoutError, and RendezvousStateError for a node of another version.
         """
@@ -179,7 +181,7 @@ class HandlerClient:
         return await in_thread(self._look)
 
     async def check_round(self) -> None:
-        """Raises RoundOver, or RendezvousClosedError."""
+        """Raise RoundOver or RendezvousClosedError if the handler's round or job is over."""
         match await self.look():
             case HandlerState.CLOSED:
                 raise RendezvousClosedError("the job was closed during the rendezvous")
@@ -195,8 +197,9 @@ class HandlerClient:
         return await self.look()
 
     def _look(self) -> HandlerState:
-        """Return the state of the handler's round; a handler that this node has left is not
-        asked.
+        """Return the state of the handler's round.
+
+        The handler is not asked once this node has left it.
         """
         with self._using:
             if self._has_left:

@@ -1,7 +1,11 @@
-"""The nodes of a handler's round tell each other, in its store and before its coordinator begins,
-all that they know of the job, and where the coordinator is. Pure.
+"""The exchange of job state between the nodes of a handler's round.
 
-A node that hosted the coordinator of the last round has the whole record of the job; others know
+Pure.
+
+Before the coordinator of the round begins, each node publishes in the round's store all that it
+knows of the job, and where the coordinator is.
+
+A node that hosted the coordinator of the last round has the whole record of the job. Others know
 the number of the next round, the restarts and why the last round ended. The new coordinator starts
 from the newest.
 """
@@ -56,7 +60,7 @@ def encode(info: NodeInfo) -> bytes:
 
 
 def decode(value: bytes, rank: int) -> NodeInfo:
-    """Raises RendezvousStateError."""
+    """Decode the info of the node of a rank. Raises RendezvousStateError."""
     try:
         info = _infos.decode(value)
         fault = fault_of_job(info.record) if info.record is not None else ""
@@ -95,7 +99,10 @@ def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobR
 
 
 def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | None:
-    """The job that the coordinator of these nodes goes on with. None: none of them knows it."""
+    """Return the newest job state of these nodes, with which the coordinator continues.
+
+    Returns None if no node has a record of the job.
+    """
     known = [info.record for info in infos if info.record is not None]
     newest = max(known, key=_age, default=None)
     return None if newest is None else job_of(replace(newest, settings=settings), Epoch(0, 0))
@@ -107,7 +114,7 @@ def _age(record: JobRecord) -> tuple[int, int, bool]:
 
 
 def for_nodes(settings: SharedSettings, count: int) -> SharedSettings:
-    """The settings of the job in a round of so many nodes: neither more nor fewer take part."""
+    """Return the settings of the job in a round of exactly `count` nodes."""
     return replace(
         settings, min_nodes=count, max_nodes=count, last_call_s=MIN_SECONDS, world_multiple_of=1
     )

@@ -55,8 +55,9 @@ class OneRound:
         return [*effects, *self._let_go(job)] if self._is_over else effects
 
     def _formed(self, job: JobState, effects: list[JobEffect]) -> list[JobEffect]:
-        """The second one is the handler's to form, if that is over or each of its rounds has a
-        store.
+        """Let the first round form, and hold back a second one that the handler has to form.
+
+        The handler forms the second round if its own is over, or if each of its rounds has a store.
         """
         places = [each for each in effects if isinstance(each, ToNode)]
         if not any(isinstance(each.message, Assigned) for each in places):

@@ -71,8 +71,10 @@ class Met(Struct, frozen=True):
 
 
 class NotMet(Struct, frozen=True):
-    """The end of the search for another round: this node is not needed (SUCCEEDED), another one has
-    closed the job (CANCELLED), or it failed.
+    """The search for another round ended without one.
+
+    The outcome is SUCCEEDED if this node is not needed, CANCELLED if another node has closed the
+    job, or the failure of the search.
     """
 
     outcome: Outcome
@@ -180,8 +182,9 @@ def meet(part: Part) -> list[PartEffect]:
 
 
 def closes(part: Part) -> bool:
-    """Return whether the job is over for all that this node knows, and nodes that come late are to
-    know that. Else it goes on without this one.
+    """Return whether the job is over, and late nodes have to be told so.
+
+    False if the job continues without this node.
     """
     if part.verdict is None or part.stamp == NOWHERE:
         return False

@@ -122,7 +122,7 @@ class HandlerSession(CoordinatorSession):
         return self._agent.claim()
 
     def told(self, news: SessionNews) -> None:
-        """The coordinator says this, or is lost."""
+        """Handle news from the coordinator, or the loss of the coordinator."""
         self._step(news)
 
     async def close(self, timeout_s: float) -> None:

@@ -213,7 +213,9 @@ class SharedMember:
         }
 
     def watched(self) -> tuple[NodeRef, ...]:
-        """The nodes whose counters this node reads: all if it leads or is an heir, else these
+        """Return the nodes whose counters this node reads.
+
+        A node that leads or is an heir reads all of them; any other node reads those of the first
         three.
         """
         place = self._place()
