@@ -143,12 +143,12 @@ class _Room:
         self.ids = itertools.count(_NOT_WAITING + 1)
 
     def ask(self, request: c10d.StoreRequest, client: int = _NOT_WAITING) -> bytes:
-        """Return the answer to a request that never waits; empty to one that has none."""
+        """Return the answer to a request that never waits; empty if the request has no answer."""
         with self.lock:
             return self.apply(client, request) or b""
 
     def read_all(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Return the values as encoded for a reply, all of one moment; None if one is missing."""
+        """Return the values at one moment, encoded for a reply; None if one is missing."""
         with self.lock:
             if self.apply(_NOT_WAITING, c10d.Check(keys)) == NOT_READY:
                 return None
@@ -174,7 +174,7 @@ class _Room:
 
 
 class _Caller:
-    """A call that may wait: a client of the machine for as long as the call lasts."""
+    """A call that may wait; it is a client of the machine until it returns."""
 
     def __init__(self, room: _Room) -> None:
         self._room = room
@@ -205,7 +205,7 @@ class _Caller:
 
 
 class _Waited:
-    """The time that one call takes."""
+    """The time limit of one call."""
 
     def __init__(self, timeout_s: float) -> None:
         self._start = monotonic()

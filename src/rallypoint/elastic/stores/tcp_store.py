@@ -1,8 +1,8 @@
-"""The store that `torch.distributed.TCPStore` is: a client of one server, which it may host.
+"""The counterpart of `torch.distributed.TCPStore`: a client of one server, which it may host.
 
-It speaks the protocol of torch's, so that either side may be torch's own. What differs is that
-nothing hangs: a plain answer is waited for as long as the timeout, or 5 s if that is longer, and
-the loss of a server is an error that names it. A server runs on a thread with a loop of its own.
+It uses the protocol of torch's store, so that either side may be torch's. Unlike with torch, no
+call hangs: the limit of a plain answer is the timeout, or 5 s if that is longer, and the loss of a
+server is an error that names the server. A server runs on a thread with its own event loop.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TCPStore(Store):
 
     @property
     def host(self) -> str:
-        """The host as it was given."""
+        """The host that was given."""
         return self._host
 
     @property
@@ -132,7 +132,7 @@ class TCPStore(Store):
 
     @property
     def is_host(self) -> bool:
-        """Whether the server is in this process, by this object."""
+        """Whether this object hosts the server."""
         return self._server is not None
 
     @property
@@ -141,7 +141,7 @@ class TCPStore(Store):
         return self._uses_libuv
 
     def close(self) -> None:
-        """End the connection, and the server if it is here. Safe to call again."""
+        """End the connection, and the server if this object hosts it. May be called again."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class TCPStore(Store):
         self.close()
 
     def clone(self) -> TCPStore:
-        """Another connection to the same server, which only the first object hosts."""
+        """Return another connection to the same server; only the first object hosts the server."""
         clone = TCPStore(self._connect_to, self._port, timeout=self.timeout)
         clone._host, clone._uses_libuv = self._host, self._uses_libuv
         return clone
@@ -257,7 +257,7 @@ class TCPStore(Store):
 
 
 def _reachable(listener: socket.socket) -> tuple[str, int]:
-    """Return where a listening socket can be reached from this machine."""
+    """Return an address of this machine that reaches a listening socket."""
     address, port = listener.getsockname()[:2]
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address), port
 

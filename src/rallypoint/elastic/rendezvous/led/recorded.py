@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Records the steps of one handler.
+    """The record of one handler's steps.
 
-    `source` is the file and the class of torch's form:
+    `source` is the file and the class in torch's form:
     `dynamic_rendezvous.py:DynamicRendezvousHandler`.
     """
 
@@ -44,7 +44,7 @@ class Steps:
 
     @contextmanager
     def failing(self, call: str) -> Iterator[None]:
-        """Record what the block raises, with its traceback."""
+        """Record an exception of the block, with its traceback."""
         try:
             yield
         except Exception as error:
@@ -52,7 +52,7 @@ class Steps:
             raise
 
     def record(self, call: str, state: str, message: str, rank: int | None = None) -> None:
-        """Record one step; nothing is done unless a package offers the handler."""
+        """Record one step; does nothing unless a package provides the event handler."""
         from rallypoint.elastic.events import NodeState, construct_and_record_rdzv_event
 
         construct_and_record_rdzv_event(

@@ -1,9 +1,7 @@
-"""The exchange of job state between the nodes of a handler's round.
-
-Pure.
+"""The exchange of job state between the nodes of a handler's round. Pure.
 
 Before the coordinator of the round begins, each node publishes in the round's store all that it
-knows of the job, and where the coordinator is.
+knows of the job, and the address of the coordinator.
 
 A node that hosted the coordinator of the last round has the whole record of the job. Others know
 the number of the next round, the restarts and why the last round ended. The new coordinator starts
@@ -33,29 +31,29 @@ class NodeInfo(Struct, frozen=True, array_like=True):
 
     node_id: str
     record: JobRecord | None = None
-    """All that it knows of the job; None: it was in no round of it."""
+    """The node's record of the job; None: it was in no round of the job."""
     addresses: tuple[str, ...] = ()
-    """Where the coordinator of this round listens: of the node of rank 0 alone."""
+    """The addresses of the coordinator of this round; only the node of rank 0 has any."""
     secret: bytes = b""
-    """The token of the job there."""
+    """The token for the coordinator of this round."""
     has_store: bool = False
-    """The handler has a store for the workers of this round."""
+    """Whether the handler has a store for the workers of this round."""
 
 
 _infos = msgspec.msgpack.Decoder(NodeInfo)
 
 
 def node_key(rank: int) -> str:
-    """Return where the info of this node is.
+    """Return the key of this node's info in the round's store.
 
-    Agents that had no coordinator have another form of info there, and neither version takes the
-    other's.
+    Versions before the handler had a coordinator store another form of info under this key; the two
+    versions refuse each other's.
     """
     return f"rallypoint/node/{rank}"
 
 
 def encode(info: NodeInfo) -> bytes:
-    """Return the value of a key."""
+    """Encode the info for the round's store."""
     return msgspec.msgpack.encode(info)
 
 
@@ -76,9 +74,9 @@ def decode(value: bytes, rank: int) -> NodeInfo:
 
 
 def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobRecord | None:
-    """Return all that this node knows of the job; None: it had no place in it.
+    """Return this node's record of the job; None if it had no place in the job.
 
-    `known`: the job at the coordinator of the last round, if that has lived here.
+    `known` is the job state of the last round's coordinator, if that ran on this node.
     """
     if part.stamp == NOWHERE:
         return None
@@ -109,7 +107,7 @@ def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | No
 
 
 def _age(record: JobRecord) -> tuple[int, int, bool]:
-    """Note that a record of a host comes after those of nodes that know as many rounds."""
+    """Return a sort key: a host's record is newer than another node's of the same round."""
     return record.round, record.incarnation, record.carried is not None
 
 

@@ -25,14 +25,14 @@ from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.watch.turns import RoundFormed
 
 _OF_OTHER_NODES = (EndKind.LOSS, EndKind.DRAIN, EndKind.GROWTH)
-"""After a round that has ended so, the nodes are others."""
+"""The kinds of end after which the next round has other nodes."""
 
 
 class OneRound:
-    """`step` as that of `core/job.py`."""
+    """The machine of a job whose coordinator serves one round of a handler."""
 
     def __init__(self, *, has_store: bool) -> None:
-        """`has_store`: as in `NodeInfo`."""
+        """Make the machine; `has_store` as in `NodeInfo`."""
         self._has_store, self._has_formed = has_store, False
         self._is_over = self._has_let_go = False
 
