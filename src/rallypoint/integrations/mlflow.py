@@ -1,7 +1,7 @@
 """One MLflow run for all rounds of a job (`--export-run-id mlflow`).
 
-MLflow's server names runs, and MLFLOW_RUN_ID of a run that does not exist is an error: so no
-launcher can choose one. The first round starts a run with a tag that names the job, and later
+MLflow's server creates run ids, and MLFLOW_RUN_ID of a run that does not exist is an error, so a
+launcher can't choose one. The first round starts a run with a tag that names the job, and later
 rounds, on whichever machine, find the run by that tag.
 """
 

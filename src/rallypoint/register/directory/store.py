@@ -24,7 +24,7 @@ from rallypoint.register.version_file import UnsealedFormat, is_register, readab
 
 
 class DirectoryEngine:
-    """See `Engine`."""
+    """The engine that keeps records in a shared directory."""
 
     name = "file"
 
@@ -82,7 +82,7 @@ class DirectoryEngine:
         return f"{fix}: {lies_here(self._path, local)}"
 
     def life_locks(self) -> LifeLocks:
-        """See `LockingEngine`."""
+        """Return the locks of this directory; see `LockingEngine.life_locks`."""
         from rallypoint.register.directory.life_locks import DirectoryLocks  # `serve` alone has any
 
         return DirectoryLocks(self._path)

@@ -32,7 +32,7 @@ MAX_PAGES = 200
 
 
 class KubernetesEngine:
-    """See `Engine`."""
+    """The engine that keeps records in ConfigMaps of Kubernetes."""
 
     name = "kubernetes"
 
@@ -86,8 +86,8 @@ class KubernetesEngine:
 def sweep(server: ApiServer, page: int = PAGE) -> int:
     """Remove old registers and return their number.
 
-    `page`: so many are asked for at once. Raises as `ApiServer.call`, and what an answer that does
-    not parse raises.
+    `page` is the number of objects in one request. Raises as `ApiServer.call`, and
+    UnreadableJsonError.
     """
     found = 0
     for reply in listed(server, page):

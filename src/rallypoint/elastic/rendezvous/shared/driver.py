@@ -183,7 +183,7 @@ class SharedDriver:
             await self._give_up(error, timeout_s)
 
     async def _ask_to_join(self, candidate: Candidate) -> None:
-        """Ask to join, and retry failed calls for one lease; then the others count this node as lost."""
+        """Ask to join, and retry failed calls for one lease; then this node counts as lost."""
         self._seq += 1
         event = NodeJoined(self._ref, self._seq, candidate, self._settings)
         loop = asyncio.get_running_loop()
