@@ -72,9 +72,8 @@ class Sessions:
     ) -> None:
         """Make the sessions of one job.
 
-        `wall_time` converts a time of the host to one for display. `handover` is given if another
-        coordinator can take the job over, or this one has. `wall_ms` is for a new number of the
-        job.
+        `wall_time` converts the host's times for display, `wall_ms` is for the job's number.
+        `handover` is given if another coordinator can take the job over, or this one has.
         """
         self.job, self._wall_ms = job, wall_ms
         settings = job.round.settings
@@ -127,7 +126,7 @@ class Sessions:
         return self._sessions.get(incarnation)
 
     def on(self, connection: int) -> Session | None:
-        """Return the session of this connection; None: there is none, or it has another one."""
+        """Return the session of this connection; None: none, or it has a newer connection."""
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
@@ -235,9 +234,8 @@ class Sessions:
     def drain(self, wanted: DrainRequest) -> list[HostEffect]:
         """Handle a person's request that a node leaves.
 
-        It is answered at once, and again when the node is no longer part of the job. A node that is
-        not connected is asked when it attaches again. After a takeover an absent node may still
-        come.
+        It is answered at once, and again when the node has left. A node that is not connected is
+        asked when it attaches; after a takeover an absent node may still come.
         """
         session = self.of_node(wanted.node_id)
         gone = "" if self._handover is None else self._handover.gone(wanted.node_id)
@@ -274,10 +272,7 @@ class Sessions:
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
     ) -> list[HostEffect]:
-        """Handle a guard's notice of an agent's death, once for each connection.
-
-        `is_proof` checks the proof in the notice.
-        """
+        """Handle a guard's notice of a death, with its proof, once for each connection."""
         session = self._sessions.get(notice.incarnation)
         if session is None:  # It was lost or has left meanwhile.
             return []
@@ -293,10 +288,9 @@ class Sessions:
         return [kinds.CONNECTION_CLOSED(text)]
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """End the session whose message caused an unexpected exception.
+        """End the session whose message caused an unexpected exception, without a retry.
 
-        The report is not applied again. The agent comes back as a newcomer; the second time it is
-        expelled for good.
+        The agent comes back as a newcomer; the second time it is expelled for good.
         """
         session = self._by_connection.get(connection)
         if session is None:

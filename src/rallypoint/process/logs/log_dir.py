@@ -43,19 +43,19 @@ from rallypoint.process.relay.remembered import RECENT_BYTES, Remembered, Stream
 
 _PROBE_BYTES = 4096
 LEAST_FREE_BYTES = 1 << 20
-"""A file system with less than this is full, or with less than an eighth if it is a small one."""
+"""The least free space in bytes; a small file system is full with less than an eighth free."""
 TEMPORARY_PLACES = ("/tmp", "/var/tmp")
 """Where a temporary directory is made, if not where a person has said."""
 _ERROR_FILE = "error.json"
 _FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
-"""Length of the end of a log file that is read at first, and at most."""
+"""The length of the end of a log file that is read at first, and at most."""
 _PART_BYTES = 256 * 1024
 
 Layout = Literal["torchrun", "rounds"]
 
 
 class LogDir(Struct, frozen=True):
-    """Where this agent's workers write. `root` is empty when there are no files."""
+    """The directory of this agent's log files. `root` is empty when there are no files."""
 
     root: str
     is_temporary: bool
@@ -147,9 +147,9 @@ class LogDir(Struct, frozen=True):
 
 
 def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
-    """Make a directory of this agent alone, which stays. Raises OSError.
+    """Make a directory of this agent alone, which is not removed. Raises OSError.
 
-    Under `log_dir`, else under the temporary one.
+    It is under `log_dir`, or else under the temporary directory.
     """
     stem = f"{safe_name(run_id)}_stacks_"
     if log_dir is None:
@@ -160,7 +160,7 @@ def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
 
 
 def error_file(round_dir: str, local_rank: int) -> str:
-    """Return where a worker may leave its exception; empty without a directory."""
+    """Return the path of a worker's error file; empty without a directory."""
     return os.path.join(round_dir, str(local_rank), _ERROR_FILE) if round_dir else ""
 
 
@@ -176,7 +176,7 @@ def open_log(path: str) -> int:
 
 
 def read_remembered(path: str) -> tuple[StreamPiece, ...]:
-    """Return the pieces of this log file that a relay would have remembered, and its end.
+    """Return the pieces of a log file that a relay would remember, and its end.
 
     Empty if it can't be read. Blocks on the file. Reads at most the last 8 MiB.
     """
@@ -231,7 +231,7 @@ def path_text(path: str) -> str:
 
 
 def storage_error(path: str, error: OSError) -> RallypointError:
-    """Return the one line for a person about a log file or directory that can't be used."""
+    """Return the error, one line, for an unusable log file or directory."""
     if (short := out_of_files(error)) is not None:
         return short
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -247,9 +247,9 @@ def storage_error(path: str, error: OSError) -> RallypointError:
 
 
 def full_place(paths: Iterable[str]) -> str:
-    """Return the one line about the first of these files whose file system is full.
+    """Return the line about the first of these files whose file system is full; empty: none is.
 
-    Empty: none is. A program that can't write its error to such a file ends without a word.
+    A program that can't write its error to such a file ends without a message.
     """
     for path in filter(None, paths):
         folder = os.path.dirname(path)
@@ -302,7 +302,7 @@ def _make(path: str) -> bool:
 
 
 def set_aside(path: str) -> None:
-    """Have a file that may be there end in the first number that is free. Raises OSError."""
+    """Rename a file, if it exists, to its name with the first free number. Raises OSError."""
     if not os.path.exists(path):
         return
     number = 1
@@ -329,6 +329,6 @@ def _point(link: str, target: str) -> None:
 
 
 def safe_name(run_id: str) -> str:
-    """`run_id` with nothing in it that a file name or a shell would trip over."""
+    """Return the run id without characters that are special in file names or shells."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run_id)
     return safe.lstrip(".")[:64] or "job"
