@@ -1,6 +1,6 @@
-"""The commands about a job that are answered by one sentence.
+"""The commands about a job whose answer is one sentence.
 
-A checkpoint, another round, the end of the job; `commands.py` has their texts.
+They request a checkpoint, another round, or the end of the job; `commands.py` has their texts.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class Wish(Request):
         return await super().ask()
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`."""
+        """Make the request, and print the answer."""
         return self.tell(decoded(await self.request(asking, Ask(Subject(self.row.name))), Said))
 
     def is_over(self, end: JobEndedError) -> int:
-        """See `Request`."""
+        """Report that the job has ended after the request."""
         is_done = self.row.name == Subject.CANCEL.value
         return self.tell(Said(f"the job {Outcome(end.outcome).row.verb}: {end.reason}", is_done))
 
 
 def run(row: Row, argv: list[str]) -> int:
-    """See `question.run`."""
+    """Run one of these commands; see `question.run`."""
     return question.run(type("Wish", (Wish,), {"row": row, "command": command(row)}), argv)
