@@ -283,10 +283,7 @@ class EnrolmentError(InfrastructureError):
 
 
 class StoreError(InfrastructureError, RuntimeError):
-    """A key-value store could not do what it was asked to.
-
-    Torch's stores raise RuntimeErrors.
-    """
+    """A key-value store failed to carry out an operation. Torch's stores raise RuntimeErrors."""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):

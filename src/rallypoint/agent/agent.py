@@ -43,7 +43,7 @@ class AgentLinks(NamedTuple):
     fence: Callable[[bool], None]
     """Called at each step: whether what runs here must end with the lease."""
     wait_ready: Callable[[], Awaitable[None]] | None
-    """Until workers could be started: no node starts any before all of them can."""
+    """Waits until workers can be started: no node starts any before all of them can."""
     try_to_start: Callable[[m.Prove, str], Awaitable[e.Tried]] | None = None
     """Tries to start workers; gets the id of this node, and never raises. None: this agent is not
     asked."""
@@ -316,7 +316,7 @@ class Agent:
             self._trying.cancel()
 
     async def close(self) -> None:
-        """After `finished`: end what still runs."""
+        """End the processes that still run. Call after `finished`."""
         self._stop_trying()
         if self._trying is not None:
             await asyncio.wait((self._trying,))

@@ -189,7 +189,7 @@ def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
 
 
 def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
-    """Where torch's variables want a pipe for timers: its path, or "" for any; None for nowhere."""
+    """Return the path of torch's pipe for timers, "" for any path; None: no pipe is wanted."""
     environ = os.environ if base is None else base
     if path := environ.get(TIMER_FILE_VARIABLE, ""):
         return path

@@ -119,7 +119,7 @@ class HelperProcesses:
         asyncio.get_running_loop().add_reader(self.guard.fileno(), self._guard_tells)
 
     def unwatch(self) -> None:
-        """Safe to call again, and without a watch."""
+        """Stop watching. May be called again, and without a watch."""
         if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
             asyncio.get_running_loop().remove_reader(self.guard.fileno())
 
@@ -218,9 +218,11 @@ def _who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] |
 
 
 class NodeLease:
-    """For the thread of the loop.
+    """The lease of this node's place, for its guard and workers.
 
-    Times are seconds on CLOCK_BOOTTIME; 0: not known, or nobody takes the place.
+    For the thread of the loop.
+
+    Times are seconds on CLOCK_BOOTTIME; 0: not known, or no other node can take the place.
     """
 
     def __init__(self, tell_guard: Callable[[float], None]) -> None:

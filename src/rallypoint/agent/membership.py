@@ -103,7 +103,12 @@ class Joined(NamedTuple):
 
 
 class Membership:
-    """For the thread of the loop. `open` once; `close` at the end."""
+    """The part of an agent in its job.
+
+    For the thread of the loop.
+
+    Call `open` once, and `close` at the end.
+    """
 
     def __init__(
         self, setup: AgentSetup, agent: Agent, store_access: StoreAccess, lease: NodeLease
@@ -118,7 +123,7 @@ class Membership:
         """Ends every wait of `close` when it is set."""
         self._others_stop_s = setup.config.stop.shutdown_grace_s
         self._progress: ProgressReport | None = None
-        """For one coordinator after the other."""
+        """The progress reports of the agent, for each of its coordinators in turn."""
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
@@ -358,7 +363,7 @@ class Membership:
                 self._setup.telemetry.dispatcher.hosted(record)
 
     def _say_status(self, text: str) -> None:
-        """Report what this node waits for, once for each reason."""
+        """Report the reason of this node's wait, once for each reason."""
         if text != self._status:
             self._status = text
             self._agent.say(kinds.MEETING(text))

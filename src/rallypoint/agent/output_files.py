@@ -85,7 +85,7 @@ class OutputFiles:
         self.specs.close(keep=True)
 
     def close(self) -> None:
-        """At the end of the agent. Never raises."""
+        """Close the files at the end of the agent. Never raises."""
         if isinstance(self.specs, DefaultLogsSpecs):
             self.specs.close(keep=bool(self.kept_dir))
 

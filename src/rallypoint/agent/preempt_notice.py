@@ -29,7 +29,12 @@ _CANT_RUN = (126, 127)
 
 
 class PreemptNotice:
-    """For the thread of the loop. `start` once; `close` at the end."""
+    """The watch for the notice that this node must leave.
+
+    For the thread of the loop.
+
+    Call `start` once, and `close` at the end.
+    """
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class Unfit(Struct, frozen=True):
     text: str
     """The reason, one sentence."""
     lacking: Lacking | None
-    """None: an option of this node is to blame, and not its machine."""
+    """The lacking resource of the machine; None: an option of this node is to blame."""
     fix: str
 
 
@@ -123,7 +123,10 @@ class Preflight:
         return self._process is not None
 
     async def run(self) -> Unfit | None:
-        """None: workers can be started. Takes `limit_s` at most, and a moment."""
+        """Run the trial, and return why no worker can be started; None: workers can be started.
+
+        Takes `limit_s` at most, and a moment.
+        """
         stage = f"open {count(descriptors_for(self._workers), 'file')}"
         try:
             try_descriptors(self._workers)

@@ -68,7 +68,7 @@ class WorkerSource:
     def watch(
         self, on_error: Callable[[RallypointError], None], on_notice: Callable[[Record], None]
     ) -> None:
-        """In the loop: keep ready. `on_error`: there will be no worker, ever."""
+        """Keep the source ready, in the loop. `on_error`: there will never be a worker."""
         self._on_error = on_error
 
     def unwatch(self) -> None:

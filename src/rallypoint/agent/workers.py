@@ -151,7 +151,7 @@ class RoundWorkers:
         self._workers.use_guard(guard)
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """To every process group; then wait until nothing is left. See `NodeWorkers`."""
+        """Signal every process group; then wait until nothing is left. See `NodeWorkers`."""
         self._retire()
         self._workers.signal_all(number, received)
         if number == signal.SIGTERM:
@@ -159,7 +159,7 @@ class RoundWorkers:
         self.clear()
 
     def notify(self, number: int) -> None:
-        """To the workers themselves; what they have started may not know this signal."""
+        """Signal the workers only; processes that they have started may not know this signal."""
         for local_rank in range(len(self._workers.pids)):
             self._workers.signal_one(local_rank, number)
 

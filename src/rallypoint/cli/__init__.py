@@ -38,7 +38,7 @@ def _end_at_interrupts() -> bool:
 
 
 def raise_interrupts() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt again in a command's process."""
+    """Have Ctrl-C raise KeyboardInterrupt again in a command's process, from now on."""
     if _WAS_CHANGED and _signal.getsignal(_SIGINT) in (
         _signal.SIG_DFL,
         _signal.default_int_handler,

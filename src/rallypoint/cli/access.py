@@ -88,7 +88,12 @@ class Access(Struct, frozen=True):
         return TOKEN_VARIABLE if self.has_variable else ""
 
     def find(self, create: bool) -> JobToken | None:
-        """None: there is none, or none is needed. See `find_token`. Raises AccessError."""
+        """Return the token; None: there is none, or none is needed.
+
+        See `find_token`.
+
+        Raises AccessError.
+        """
         if self.insecure:
             return None
         if self.token_fd is not None:

@@ -207,13 +207,7 @@ def count_workers(
     ask: AskInterpreter | None = None,
     root: str = "/",
 ) -> int:
-    """How many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0 when there is no such device.
-
-    The kernel and NVIDIA's own library are asked (milliseconds, no package). Where they can't tell,
-    the worker's interpreter is asked what its torch sees, which takes seconds: `tell` says so
-    before. `auto` is one per accelerator, or per CPU when there is none. Blocks up to a minute when
-    torch must be asked.
-    """
+    """Return how many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0: no such device."""
     if word == "cpu":
         return cpu_count()
     from rallypoint.cli import accelerators

@@ -225,7 +225,7 @@ def run(argv: list[str]) -> int:
 
 
 class _Server:
-    """For the thread of the loop. `run` once."""
+    """One run of the command. For the thread of the loop. Call `run` once."""
 
     def __init__(self, options: _Options, token: JobToken | None, lines: EventLines) -> None:
         self._options, self._token, self._lines = options, token, lines

@@ -78,7 +78,7 @@ agent was silent for so many seconds."""
 
 
 class HostedJob:
-    """For the thread of the loop. Nothing here blocks."""
+    """One hosted job. For the thread of the loop. Never blocks."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class HostedJob:
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the job ended, once it has."""
+        """The verdict of the job; None: it has not ended."""
         return self._sessions.verdict
 
     @property
@@ -177,7 +177,7 @@ class HostedJob:
                 connection.send(message)
 
     def renumber(self, incarnation: int) -> None:
-        """Before the first round: workers get the number with their round."""
+        """Change the number of the job before its first round, with which workers get it."""
         if incarnation != self.life.incarnation:
             self._run(self._sessions.renumber(incarnation))
 

@@ -58,7 +58,7 @@ class HistorySink(Protocol):
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """`on_record` is told, by `call_soon`, when a file can't be written."""
+        """Call `on_record`, through `call_soon`, when a file can't be written."""
 
 
 def random_epoch() -> int:

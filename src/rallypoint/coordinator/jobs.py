@@ -61,7 +61,7 @@ class _Waiting(Struct, eq=False):
 
 
 class HostedJobs:
-    """For the thread of the loop. Nothing here blocks, but `wait_empty`."""
+    """The jobs of a coordinator. For the thread of the loop. Only `wait_empty` blocks."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._loop = asyncio.get_running_loop()

@@ -30,7 +30,12 @@ CALL_BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class CoordinatorMetrics:
-    """For the thread of the loop. `record` gets every event; `text` is for the one who asks."""
+    """The metrics of a coordinator.
+
+    For the thread of the loop.
+
+    `record` gets every event; `text` returns the metrics.
+    """
 
     def __init__(self) -> None:
         self._began_at = time.monotonic()

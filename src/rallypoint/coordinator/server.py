@@ -84,7 +84,7 @@ class _Counted(ServerConnection):
 
 
 class Coordinator:
-    """For the thread of the loop. Accepts from construction to `close`."""
+    """A coordinator, which accepts from construction to `close`. For the thread of the loop."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Coordinator:
         return self._acceptor.traffic
 
     async def vacate(self) -> None:
-        """Before `close`: another coordinator may take over at once."""
+        """Give up all jobs before `close`, so that another coordinator may take over at once."""
         if self._led is not None:
             await self._led.vacate()
 

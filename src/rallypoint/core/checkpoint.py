@@ -44,7 +44,7 @@ class Then(Struct, frozen=True):
     joins: bool = False
     """Nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
     goes_on: bool = False
-    """The round goes on: a person wants the checkpoint itself."""
+    """Whether the round continues, because a person wants the checkpoint itself."""
     ends: bool = False
     """All nodes leave, since the time of the job is over (`--max-runtime`)."""
 
@@ -80,7 +80,7 @@ class SaveNotice(Struct):
     """
 
     number: int
-    """Counts the notices of a job: older answers are void."""
+    """The number of the notice in the job: answers to older ones are void."""
     then: Then
     round: int
     reason: str
@@ -173,7 +173,10 @@ def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
 
 
 def how_it_went(notice: SaveNotice, cut_short: str) -> str:
-    """For a person; empty when no worker has anything to do with it. `cut_short`: by what."""
+    """Return the outcome of a notice for display; empty when no worker was involved.
+
+    `cut_short` is the reason of an early end.
+    """
     if cut_short:
         return f"{cut_short}: continuing without a checkpoint of every worker"
     if notice.awaited:

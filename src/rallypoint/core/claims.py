@@ -63,7 +63,7 @@ class Contest(Struct):
     """Whether the holder has sent something since, on a connection that still exists."""
 
     def refusal(self, holder_at: str, newcomer_at: str) -> str:
-        """For the newcomer, with the addresses of both."""
+        """Return the refusal for the newcomer, with the addresses of both."""
         if self.is_of_rank:
             holder = f"(node {self.holder.node_id}) at {holder_at}"
             return (
@@ -145,7 +145,7 @@ class NodeNames:
         share one."""
 
     def give_id(self, hello: Attach) -> NodeRef:
-        """For a new session: the id that it asks for, its former one, or a new one.
+        """Return the name of a new session: the id that it asks for, its former one, or a new one.
 
         An id that another agent holds stays with that one.
         """

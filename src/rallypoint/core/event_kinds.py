@@ -14,7 +14,7 @@ from rallypoint.core.text import named
 
 
 class Level(IntEnum):
-    """How much an event matters; the numbers are those of `logging`."""
+    """The importance of an event; the numbers are those of `logging`."""
 
     DEBUG = 10
     INFO = 20

@@ -383,8 +383,8 @@ class Judgement(Struct, frozen=True):
     """The consequences of the failure that ended a round."""
 
     charges: int
-    """How often the budget is charged: 2 when an earlier failure was spared for a machine that was
-    not at fault."""
+    """The number of charges to the budget: 2 when an earlier failure was not charged because of a
+    machine that was not at fault."""
     held: str = ""
     """The machine that is held back for the failure; empty: none."""
     released: str = ""

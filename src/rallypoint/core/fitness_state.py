@@ -72,7 +72,7 @@ class Failure(Struct, array_like=True):
     holds: bool = False
     """Whether this failure has held the machine back."""
     is_programs: bool = False
-    """Set if the program was found to be at fault."""
+    """Whether the program was found to be at fault."""
 
 
 class BadMachine(Struct, array_like=True):

@@ -141,10 +141,10 @@ def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
 
 
 def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> float | None:
-    """After how long a worker may have become a suspect; None: not before one reports progress.
+    """Return the seconds after which a worker may be a suspect; None: not before a report.
 
-    With limits of phases it is never longer than the shortest limit: nobody tells of a phase that
-    begins, and who looks so often finds it before its time is over.
+    With limits of phases it is never longer than the shortest limit: the beginning of a phase is
+    not reported, and a look this often finds it before its time is over.
     """
     if found := suspects(workers):
         return LOOK_AGAIN_SHARE * min(worker.limit_s for worker in found)

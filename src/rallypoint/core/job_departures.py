@@ -281,7 +281,7 @@ def is_leaver(job: JobState, ref: NodeRef) -> bool:
 
 
 def is_leaving(job: JobState, ref: NodeRef) -> bool:
-    """Return whether the node has been told to go, and the job knows."""
+    """Return whether the node was told to leave, and the job knows."""
     member = job.round.members.get(ref.node_id)
     gone = member is not None and member.ref == ref and member.state is MemberState.LEAVING
     return gone or is_leaver(job, ref)

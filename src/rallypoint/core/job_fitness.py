@@ -17,7 +17,7 @@ from rallypoint.core.restarts import digest
 from rallypoint.core.round_state import RoundPhase, RoundState
 
 PROBE_MAX_S = 10.0
-"""How long a newcomer tries to reach the store of the round, at most."""
+"""The longest time that a newcomer tries to reach the store of the round, in seconds."""
 
 
 def name_of(state: RoundState, node_id: str) -> str:

@@ -53,7 +53,7 @@ FORGOTTEN = Verdict(
 
 
 class Attachment(Struct, frozen=True):
-    """Where an agent was last attached: which life of the job, at which coordinator."""
+    """The life of the job, and the coordinator, to which an agent was last attached."""
 
     incarnation: int
     epoch: int
@@ -64,7 +64,7 @@ class Life(Struct, frozen=True):
 
     incarnation: int
     verdict: Verdict | None
-    """None: it runs; or everybody has left it, and it was forgotten."""
+    """The verdict; None: the life runs, or all nodes have left it and it was forgotten."""
     has_formed: bool = True
     """Whether the life's number was given to workers."""
     is_abandoned: bool = False

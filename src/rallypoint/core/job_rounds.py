@@ -1,4 +1,4 @@
-"""How a job's rounds begin and end: the world that is formed, and the judgement of its end."""
+"""The beginning and the end of a job's rounds: the world that is formed, and the judgement."""
 
 from __future__ import annotations
 

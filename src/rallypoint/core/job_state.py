@@ -141,7 +141,7 @@ class JobState(Struct):
     """Nodes that could not reach the store of rank 0, each with the reason."""
     started: bool = False
     told_to_go: dict[str, float] = field(default_factory=dict)
-    """When each node was told to go, since the newest world was formed."""
+    """When each node was told to leave, since the newest world was formed."""
     farewells: dict[str, str] = field(default_factory=dict)
     """The fate of the last checkpoint before each of these nodes leaves, in words."""
     drained: set[str] = field(default_factory=set)

@@ -254,7 +254,7 @@ class Liveness:
         return since is not None and since + self._lease_s + LEASE_SLACK_S <= now
 
     def next_check(self, now: float) -> float | None:
-        """When to call `check` next, in seconds from `now`; None: there is nobody to watch."""
+        """Return when to call `check` next, in seconds from `now`; None: there are no members."""
         if not self._heard:
             return None
         if self._gone:
@@ -387,9 +387,9 @@ class Lease:
         return now - max(oldest, self._attached_at)
 
     def next_wake_s(self, now: float, beat_s: float = 0.0) -> float:
-        """After how long to send a heartbeat; just after the end, should nothing renew it.
+        """Return the seconds until a heartbeat is due, or until just after the end of the lease.
 
-        `beat_s`: the coordinator wants no more than one in so many seconds.
+        `beat_s` is the shortest interval that the coordinator wants.
         """
         wake_s = max(self._heartbeat_s, beat_s)
         if self._held_until is None or self.is_over or not self._has_fence:

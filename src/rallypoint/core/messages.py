@@ -97,7 +97,7 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     """The first message of a connection: who speaks, and under which rules."""
 
     node_id: str
-    """Empty: the coordinator makes one from the host name."""
+    """The node id; empty: the coordinator makes one from the host name."""
     host_name: str
     incarnation: str
     generation: int
@@ -116,7 +116,8 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     now on. Empty: nobody may."""
     claim: Claim = Claim()
     place: Place | None = None
-    """In the newest world: a coordinator that takes over the job learns that world from these."""
+    """The node's place in the newest world, from which a coordinator that takes the job over learns
+    that world."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
@@ -210,11 +211,11 @@ class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
     drains: bool = False
     """Whether the workers were asked because nodes leave, not because nodes want to join."""
     goes_on: bool = False
-    """A person has asked for the checkpoint, and the round goes on."""
+    """Whether a person has asked for the checkpoint, and the round continues."""
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
-    """A worker here has told of no progress for `--hang-timeout`."""
+    """A worker of the node has reported no progress for `--hang-timeout`."""
 
     stamp: Stamp
     in_start: bool = False
@@ -464,7 +465,7 @@ class DrainWanted(Struct, frozen=True, array_like=True, tag=13):
 
 
 class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
-    """Report what the workers do, by `StacksCollected`."""
+    """Report the progress and the stacks of the workers, by `StacksCollected`."""
 
     stamp: Stamp
     number: int
@@ -484,7 +485,7 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
     """The address of the round's store."""
     master_port: int
     limit_s: float
-    """How long to try to reach the store."""
+    """How long to try to reach the store, in seconds."""
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):

@@ -107,8 +107,8 @@ class EndReason(Struct, frozen=True, array_like=True):
     text: str
     node_id: str = ""
     age_s: float | None = None
-    """How long ago the worker had ended, or the lost node was last heard, when the round was ended;
-    None when there was no fault."""
+    """The seconds between the worker's end, or the lost node's last message, and the end of the
+    round; None: there was no fault."""
 
 
 class NodeLoss(Struct, frozen=True, array_like=True):
@@ -132,7 +132,7 @@ class Cause(Struct, frozen=True, array_like=True):
 
 
 class Verdict(Struct, frozen=True, array_like=True):
-    """How a job ended, with the first cause. Given once, never changed."""
+    """The end of a job, with the first cause. It is given once, and never changed."""
 
     outcome: Outcome
     text: str

@@ -47,8 +47,8 @@ class Row(Struct, frozen=True):
     planned: bool = False
     """A person or a program wanted the job to end now."""
     stopped: bool = False
-    """Workers are told to go: they get the signal of the verdict and `--shutdown-timeout`. Else
-    they get SIGTERM and the grace of a restart."""
+    """Whether workers get the signal of the verdict and `--shutdown-timeout`; otherwise SIGTERM and
+    the grace of a restart."""
     help: str = ""
     """The words of the help about the exit code; empty: the verb."""
     state: str = ""
@@ -60,7 +60,7 @@ _AGAIN, _AT_NO_COST = Afterwards.AGAIN, Afterwards.AT_NO_COST
 
 
 class Outcome(Enum):
-    """How a job ended. The first ones are the surest where nodes say different things."""
+    """The outcome of a job. Where nodes report different ones, the first in this order counts."""
 
     _value_: str
     row: Row

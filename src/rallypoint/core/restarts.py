@@ -46,7 +46,7 @@ _LONGEST = 30
 
 
 class ComparedExit(Struct, frozen=True, array_like=True):
-    """How a worker ended, as far as two failures are compared."""
+    """The end of a worker, as far as two failures are compared."""
 
     how: str
     line: str
@@ -66,12 +66,12 @@ NO_LOOP = CrashLoop()
 
 
 class StepReach(Struct, frozen=True):
-    """How far the job had come when a round ended."""
+    """The progress of the job at the end of a round."""
 
     step: int
     """The largest step that was ever reported; -1: there was none."""
     lived_s: float
-    """How long the workers of the round ran."""
+    """The lifetime of the round's workers, in seconds."""
 
 
 def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:

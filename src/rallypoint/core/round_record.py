@@ -39,7 +39,7 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
 
     node: str
     text: str
-    """How the worker ended, or why the node was lost."""
+    """The end of the worker, or the reason of the node's loss, in words."""
     rank: int | None = None
     """The rank of the worker; None: it was a node."""
     local_rank: int = 0

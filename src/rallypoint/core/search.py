@@ -21,7 +21,7 @@ broke."""
 
 
 class DialOutcome(Enum):
-    """How the host answered an attempt to reach the coordinator."""
+    """The result of an attempt to reach the coordinator."""
 
     NONE = "no answer"
     REFUSED = "refused"

@@ -62,7 +62,7 @@ class Identity(Struct, frozen=True):
     """The identity of this agent."""
 
     node_id: str
-    """Empty: the coordinator makes one from the host name."""
+    """The node id; empty: the coordinator makes one from the host name."""
     host_name: str
     incarnation: str
 
@@ -71,7 +71,7 @@ class SessionRules(Struct, frozen=True):
     """The rules for the session of one agent."""
 
     reconnect_timeout_s: float | None = None
-    """How long to look for a lost coordinator; None: as `Search` says."""
+    """How long to look for a lost coordinator, in seconds; None: the default of `Search`."""
     has_fence: bool = True
     """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf

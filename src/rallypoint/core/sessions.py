@@ -96,7 +96,7 @@ class Sessions:
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the job ended, once it has."""
+        """The verdict of the job; None: it has not ended."""
         return self.job.verdict
 
     @property

@@ -42,7 +42,7 @@ ENGINE_NAMES = ("file", "etcd", "kubernetes")
 FOR_DIRECTORIES = "file"
 """The default engine for a directory, and for records in a shared home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
-"""How a person has any node lead a job."""
+"""The options for a job that any node may lead."""
 BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends whose endpoint determines the node that hosts the job."""
 ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
@@ -154,12 +154,12 @@ class Setting(Struct, frozen=True):
     flag: str
     """`--name`; of a key of `--rdzv-conf` that has no flag, `name`; empty: a person gives none."""
     metavar: str = ""
-    """Empty: a switch. Of a `choice` it is the words, as `text|json`; of an `engine` those that are
-    built in."""
+    """The name of the value in the help; empty: a switch. For a `choice` it has the words, as
+    `text|json`; for an `engine` the built-in ones."""
     about: str = ""
     """One line of help, without the default."""
     kind: str = "text"
-    """How a value is written: `cli/values.py` has a reader for each kind."""
+    """The form of the value; `cli/values.py` has a parser for each kind."""
     target: str = ""
     """The part of `AgentConfig` that it fills, and the field: `stop.restart_grace_s`; empty: it
     changes the meaning of other options."""
@@ -172,8 +172,7 @@ class Setting(Struct, frozen=True):
     most: float = MAX_SECONDS
     """The largest valid number."""
     above_zero: bool = False
-    """For seconds only: 0 is in the range and means never, or all; a person leaves the flag out for
-    that."""
+    """Whether a user can't give 0, which means never, or all; for seconds only."""
     key: Literal["", "tcp", "any", "call"] = ""
     """The calls that take it as a parameter: `tcp`, handlers with a coordinator; `any`, all
     handlers; `call`, launches, specs or logs."""

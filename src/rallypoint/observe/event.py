@@ -30,7 +30,7 @@ class EventSource(str, Enum):  # noqa: UP042  # A text is `EventSource.AGENT`, a
 
 
 class NodeState(str, Enum):  # noqa: UP042  # The same.
-    """How far a node is in a rendezvous."""
+    """The progress of a node in a rendezvous."""
 
     INIT = "INIT"
     RUNNING = "RUNNING"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 GROUP = "rallypoint.event_handlers"
 RENDEZVOUS = "dynamic_rendezvous"
-"""Where events of a rendezvous go: nowhere, unless a package offers a handler of this name."""
+"""The handler of rendezvous events: none, unless a package offers one of this name."""
 
 
 class EventHandler(Protocol):

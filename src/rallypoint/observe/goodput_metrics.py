@@ -1,4 +1,4 @@
-"""Where the time of jobs went, for Prometheus: of a coordinator, and of the node that hosts one."""
+"""The use of jobs' time as metrics for Prometheus: of a coordinator, or of a hosting node."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _BREAKS = {"\t": "    ", "\n": " | ", "\u2028": " | ", "\u2029": " | "}
 
 
 class Tint(Enum):
-    """The look of a part of a line, as a terminal is told."""
+    """The colour of a part of a line, as an escape sequence."""
 
     BAD = "\x1b[31m"
     WARN = "\x1b[33m"

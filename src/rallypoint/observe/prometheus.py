@@ -35,7 +35,7 @@ class Family(Struct, frozen=True):
 
 
 class Histogram:
-    """How many of the observed values were at most as large as each bound."""
+    """The number of observed values up to each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds, self._counts = tuple(bounds), [0] * len(bounds)

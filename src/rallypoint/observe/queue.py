@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 CAPACITY = 10_000
-"""How many items may wait; an event takes about 1 kB."""
+"""The most waiting items; an event takes about 1 kB."""
 
 _T = TypeVar("_T")
 

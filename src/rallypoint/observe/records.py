@@ -74,7 +74,7 @@ class Observer:
         """Note an event."""
 
     def status(self, view: StatusView) -> None:
-        """Where the job is; about once a second, and after every event."""
+        """Note the state of the job, about once a second, and after every event."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         """Note that this node was assigned to a round, after a wait of `joined_s`."""

@@ -30,7 +30,7 @@ def allowed_cpus() -> frozenset[int]:
 
 
 class Hardware(Struct, frozen=True):
-    """Where the CPUs and GPUs are looked up."""
+    """The sources of the CPUs and GPUs."""
 
     gpus: Callable[[], Sequence[Gpu] | None] = nvml_gpus
     allowed: Callable[[], frozenset[int]] = allowed_cpus

@@ -30,15 +30,15 @@ from rallypoint.wire.frames import FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
 
 _LIMIT_S = 3.0
-"""In all: without a report the coordinator waits for the connection's grace, no longer, and without
-a release others wait for the leader's hold."""
+"""The time limit of all reports, in seconds: without a report the coordinator waits for the
+connection's grace, no longer, and without a release others wait for the leader's hold."""
 _END_S = 1.0
 """How long an agent whose pipe has ended may take to die, in seconds."""
 _LOOK_S = 0.01
 
 NEXT_LEADER_S = 40.0
-"""In all, for the next coordinator: with the default hold another node leads after 14 s at most,
-and waits for a lease. Until then it has to be found, and it may die as well."""
+"""The time limit for the next coordinator, in seconds. With the default hold another node leads
+after 14 s at most, and waits for a lease. Until then it has to be found, and it may die as well."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 _ATTEMPT_S = 1.0
 

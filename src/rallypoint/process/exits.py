@@ -190,7 +190,7 @@ def _children() -> list[int]:
 
 
 def _children_by_parent() -> list[int]:
-    """For kernels built without the `children` files: every process whose parent we are."""
+    """Return this process's children from all processes, for kernels without `children` files."""
     found = []
     parent = str(os.getpid()).encode()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

@@ -436,7 +436,10 @@ class SharedPage:
 
     @property
     def notice(self) -> bytes:
-        """Empty: nothing is to be told. For who knows that the agent is dead."""
+        """Return the notice; empty: there is none.
+
+        For a reader that knows that the agent is dead.
+        """
         return bytes(self._bytes[_NOTICE_AT : _NOTICE_AT + self._words[_LENGTH]])
 
     def leave_notice(self, notice: bytes) -> None:

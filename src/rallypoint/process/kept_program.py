@@ -59,7 +59,7 @@ class KeptProgram:
 
 
 def keep(owner: int, directory: str, argv: Sequence[str]) -> int:
-    """In the keeper. Returns how the program has ended."""
+    """Run the program in the keeper, and return how it has ended."""
     os.mkdir(directory, 0o700)
     try:
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=_with_keeper())

@@ -75,7 +75,7 @@ class ProgramLink:
         return []
 
     def put(self, data: bytes) -> None:
-        """To be sent, unless the link is broken."""
+        """Queue data to send, unless the link is broken."""
         if not self.is_broken:
             self._out += data
 

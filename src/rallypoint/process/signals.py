@@ -141,7 +141,7 @@ def changed_signals() -> list[signal.Signals | int]:
 
 
 def reset_in_child(changed: Iterable[signal.Signals | int], ignored: frozenset[int]) -> None:
-    """In a forked child: defaults for `changed`, SIG_IGN for `ignored`, and an empty mask."""
+    """Set defaults for `changed`, SIG_IGN for `ignored`, and an empty mask, in a forked child."""
     signal.set_wakeup_fd(-1)
     for number in changed:
         if number not in ignored:

@@ -39,7 +39,7 @@ raises its own limit later; workers get the one that their user chose (select(2)
 
 
 class Stage(IntEnum):
-    """Where between fork and exec a worker failed."""
+    """The step between fork and exec in which a worker failed."""
 
     SESSION = 1
     STREAMS = 2

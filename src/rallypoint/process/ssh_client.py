@@ -42,7 +42,7 @@ class SshClient:
         )
 
     def send(self, data: bytes) -> None:
-        """To the command there; nothing once it has gone."""
+        """Send data to the command on the host; does nothing once it has gone."""
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(data)

@@ -42,7 +42,7 @@ def load_prctl() -> Prctl:
 
 
 def die_with_parent(prctl: Prctl, parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """In a forked child: get this signal when the parent dies; if it died a moment ago, exit.
+    """Get this signal in a forked child when the parent dies; exit if it has died already.
 
     The kernel ties the signal to the *thread* that forked, so that thread must live as long as the
     process. An exec keeps the setting, unless the program is set-user-id.

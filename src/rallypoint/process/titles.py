@@ -64,7 +64,7 @@ _shown: list[Any] = []
 
 
 def set_title(text: str) -> None:
-    """In a forked helper, after `load`: be shown as this text."""
+    """Show this text as the title of a forked helper, after `load`."""
     title, calls, stat = os.fsencode(text), load(), _stat()
     if calls is None or stat is None:
         return
@@ -88,7 +88,7 @@ def set_title(text: str) -> None:
 
 
 def overwrite(words: Sequence[str]) -> None:
-    """In a worker: be shown as this command line, as far as there is room for it."""
+    """Show this command line as the title of a worker, as far as there is space."""
     stat = _stat()
     if stat is None:
         return
@@ -103,7 +103,7 @@ def of_worker(environ: Mapping[str, str]) -> str:
 
 
 def set_name(name: str) -> None:
-    """After `load`: be called this in `ps -o comm` and `top`; 15 bytes of it count.
+    """Set the name in `ps -o comm` and `top`, of which 15 bytes count, after `load`.
 
     By a system call: /proc/self/comm may belong to root.
     """

@@ -66,7 +66,7 @@ class Use(Struct, frozen=True):
     nodes: tuple[int, int] = (1, 1)
     """The least and the largest number of nodes of that job."""
     limit_s: float = HOLD_S / 2
-    """How long a call should take at most; then it raises RendezvousConnectionError."""
+    """The time limit of a call in seconds; then it raises RendezvousConnectionError."""
 
 
 class LifeLocks(Protocol):

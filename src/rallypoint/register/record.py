@@ -99,7 +99,10 @@ class Caller(Protocol):
 
 
 class RegisterRecord:
-    """For the thread of the loop. Knows which version this process has seen last."""
+    """A job's record, of which it knows the version that was last read or written.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self, register: Register, thread: Caller, *, is_kept: bool = False, run_id: str = ""
@@ -119,10 +122,10 @@ class RegisterRecord:
         """The last record that this process has stored."""
 
     async def read(self) -> LeadRecord | None:
-        """None: there is none.
+        """Return the record; None: there is none.
 
-        Raises RecordError for what is no record, UnfitRecordError for one that no leader writes,
-        and what the register raises.
+        Raises RecordError for anything but a record, UnfitRecordError for one that no leader
+        writes, and what the register raises.
         """
         data = await self._get()
         return None if data is None else decode(data, self._run_id)

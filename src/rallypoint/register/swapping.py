@@ -56,7 +56,7 @@ class SwappingBackend(RendezvousBackend):
         self._key, self._layout = key, layout
 
     def get_state(self) -> Stored | None:
-        """See `RendezvousBackend`. Raises RecordError for what is no version of this job."""
+        """Return the value; see `RendezvousBackend`. Raises RecordError for an invalid version."""
         with self._explained():
             there = self._read()
             return None if there is None else (self._version(there[0]).content, there[1])

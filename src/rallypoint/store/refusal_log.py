@@ -38,7 +38,7 @@ class RefusalLog:
 
     @property
     def due_s(self) -> float | None:
-        """When `left_out` has something to tell; None: nothing was left out."""
+        """Return when `left_out` has a result; None: nothing was left out."""
         return self._end_s if self._left_out else None
 
     def left_out(self) -> int:

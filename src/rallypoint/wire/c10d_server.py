@@ -209,8 +209,8 @@ class ServerSession:
     is_validated = False
     """Whether the first VALIDATE has been received."""
     is_partial = True
-    """After `next_request` gave None: whether a part of a request has come, and more must follow.
-    True until the first VALIDATE is complete."""
+    """Whether a part of a request has arrived and more must follow, after `next_request` returned
+    None. True until the first VALIDATE is complete."""
 
     def __init__(self) -> None:
         self._data, self._at = b"", 0  # what is parsed, and how far

@@ -78,7 +78,7 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     may_follow: bool = False
     """Whether another coordinator may take over at this address."""
     register: RegisterAt | None = None
-    """None: nodes of this job read no register."""
+    """The register of the job; None: its nodes use none."""
 
     def __repr__(self) -> str:
         """Return a text without the token and the secret."""

@@ -75,7 +75,7 @@ class Reported(NamedTuple):
     loss: float | None
     tokens: int | None
     changes: int
-    """How often the step has changed, by the relay."""
+    """The number of changes of the step, counted by the relay."""
 
 
 NOTHING_REPORTED = Reported(0, 0, None, None, None, 0)

@@ -44,7 +44,7 @@ HOLDS = 7
 has the effect of SIGTERM."""
 
 TOTAL = 8
-"""How many steps there will be; 0: not told."""
+"""The total number of steps; 0: not reported."""
 LOSS = 9
 """The loss, a double, written as its bits; 0: not reported. So a loss of 0 is written as -0.0."""
 TOKENS = 10

@@ -41,7 +41,12 @@ class _Workers(Struct):
 
 
 class EventDispatcher:
-    """For the loop's thread. `node` is this node's name, once it has one."""
+    """The events of an agent's job, and their observers.
+
+    For the loop's thread.
+
+    `node` is this node's name, once it has one.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Make the dispatcher; `clock` is in seconds, of this node."""

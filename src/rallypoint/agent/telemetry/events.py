@@ -23,7 +23,7 @@ from rallypoint.observe.records import AgentEvent, Observer
 STATUS = "torchelastic.worker.status."
 """The prefix of a state in torch's names of events."""
 OWN = "rallypoint."
-"""Before the name of an agent's own event, and of a phase."""
+"""The prefix of an agent's own events, and of phases."""
 
 
 class EventEmitter(Observer):

@@ -63,7 +63,12 @@ class _Part:
 
 
 class Keeping(Observer):
-    """For the thread of the loop, but `close`. It is a sink of the histories of coordinators."""
+    """The kept files of one job.
+
+    For the thread of the loop, except `close`.
+
+    It is a sink of the histories of coordinators.
+    """
 
     is_light = True
 

@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _why_not_here(look: Look) -> str:
-    """Empty: an agent can run here, and this is where it will."""
+    """Return why an agent can't run here; empty: it can, and the process changes to its place."""
     try:
         os.chdir(look.directory)
     except OSError as error:

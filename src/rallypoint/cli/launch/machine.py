@@ -49,7 +49,7 @@ class HostPart(Enum):
     READY = "ready"
     RUNS = "runs"
     ENDED = "ended"
-    """The host's agent has told how the job ended."""
+    """The host's agent has reported how the job ended."""
     DETACHED = "detached"
     """The host's agent continues without this command, which can send it nothing more."""
     GONE = "gone"

@@ -80,7 +80,7 @@ class Reading(Struct, frozen=True):
     fields: dict[str, Fields]
     """The values for the other parts of `AgentConfig`, by part."""
     scanned: Scanned
-    """With the keys of `--rdzv-conf` among the options."""
+    """The command line, with the keys of `--rdzv-conf` among the options."""
 
 
 def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> Reading:

@@ -67,7 +67,7 @@ def _leave_in_s(
 
 
 def _end(given: Given) -> float | None:
-    """In seconds since 1970; None: there is none."""
+    """Return the end in seconds since 1970; None: there is none."""
     text = given.text.strip()
     if text.lower() in _NO_END:
         return None

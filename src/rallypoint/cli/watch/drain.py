@@ -102,7 +102,7 @@ class Drain(Request):
         return Words(word(where[0]) if where else None, (node,))
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. Raises DoubtError where the job would end with the node."""
+        """Ask for the drain. Raises DoubtError where the job would end with the node."""
         try:
             return await self._wait_for(asking)
         except CoordinatorLostError:

@@ -142,7 +142,7 @@ class Events(Question):
             print_error("rallypoint", f"{shown(where)}: {lost} could not be written to it")
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. With `-f` until the job has ended, or nobody reads."""
+        """Show the events, with `-f` until the job has ended, or the reader is gone."""
         if not self._has_begun:
             known = await self._known(asking)
             self._has_begun = True
@@ -231,7 +231,7 @@ def _since(value: Given) -> float:
 
 
 def _entry(value: bytes) -> HistoryEntry | None:
-    """None: there was nothing to tell. Raises UsageError for what this version can't read."""
+    """Parse an event; None: there is no event. Raises UsageError for an unreadable one."""
     try:
         return None if value == b"null" else read_as(value, HistoryEntry)
     except UnreadableJsonError as error:

@@ -111,7 +111,7 @@ class Logs(OfWorkers):
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """See `OfWorkers`. A directory of what is kept may be among them."""
+        """Read the named workers from the words, among them a directory of a kept job."""
         kept = [word for word in scanned.words if is_kept(Given(word, word))]
         words = read_workers(scanned, [word for word in scanned.words if word not in kept])
         return replace(words, file=kept[0] if kept else "")
@@ -150,7 +150,7 @@ class Logs(OfWorkers):
         return 0
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. Nodes have answered after five seconds; with `-f` the job has ended."""
+        """Show the lines. Nodes have answered after five seconds; with `-f` the job has ended."""
         ranks, nodes = self.words.ranks, self.words.nodes
         wanted = Ask(Subject.LOGS, 0, self._follows, ranks=ranks, nodes=nodes, newest=self._newest)
         if not self._follows:

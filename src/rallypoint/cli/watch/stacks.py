@@ -79,7 +79,7 @@ class Stacks(OfWorkers):
     command = STACKS
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. All nodes have answered after five seconds."""
+        """Show the stacks. All nodes have answered after five seconds."""
         found: list[RankStacks] = []
         wanted = Ask(Subject.STACKS, ranks=self.words.ranks, nodes=self.words.nodes)
         async for part in gather(asking, wanted):
@@ -104,7 +104,7 @@ run = partial(question.run, Stacks)
 def stacks_lines(
     stacks: Mapping[int, str], nodes: Mapping[int, str], width: int = 80, most: int = LINES_MAX
 ) -> list[str]:
-    """At most `most` lines of at most `width` characters, of the stacks and nodes by rank."""
+    """Return at most `most` lines of at most `width` characters, of stacks and nodes by rank."""
     groups = fold_stacks(stacks)
     if not groups:
         return ["no workers run"]

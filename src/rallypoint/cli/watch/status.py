@@ -114,7 +114,7 @@ class Status(Question):
         return read_job(STATUS, self.scanned, self.words.where)
 
     async def ask(self) -> int:
-        """See `Question`. Of several jobs a table is shown."""
+        """Ask, and show the status of the job, or a table of several jobs."""
         job, token = self.jobs[0], self.tokens[0]
         look: Callable[[], Coroutine[Any, Any, list[JobLine]]]
         if len(self.jobs) > 1:

@@ -53,10 +53,7 @@ class Wish(Request):
         self.late = f"it was not done within {self.limit_s:g} s (--timeout)"
 
     async def ask(self) -> int:
-        """See `Question`.
-
-        Of a job that no word names a person is asked, or told, whether it is meant.
-        """
+        """Make the request; a job that no word names has to be confirmed in a terminal."""
         named = self.scanned.get("--job") or self.scanned.get("--rdzv-id")
         if self.jobs[0].is_here and not named:
             job = f"{job_name(self.jobs[0].name)} at {self.jobs[0].endpoint}"

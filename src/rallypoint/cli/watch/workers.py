@@ -96,7 +96,7 @@ def say_missing(part: Gathered) -> None:
 
 
 def is_endpoint(word: str) -> bool:
-    """Whether a word says where the job is. A host without a port may be the name of a node."""
+    """Return whether a word is the job's endpoint; a host without a port may be a node's name."""
     return bool(_ENDPOINT_LIKE.fullmatch(word)) or "/" in word
 
 

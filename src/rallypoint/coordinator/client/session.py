@@ -67,7 +67,7 @@ class AgentSession(Protocol):
     def report(self, report: m.Report) -> None: ...
 
     def tell_progress(self) -> None:
-        """How far the workers are, now and not with the next heartbeat."""
+        """Report the progress of the workers now, not with the next heartbeat."""
 
     async def close(self, timeout_s: float) -> None: ...
 
@@ -107,7 +107,12 @@ class Hooks(Struct, frozen=True):
 
 
 class CoordinatorSession:
-    """For the thread of the loop. `open` with the first connection, `close` at the end."""
+    """An agent's session with its coordinator.
+
+    For the thread of the loop.
+
+    Call `open` with the first connection, and `close` at the end.
+    """
 
     error: Exception | None = None
     """A coordinator ends no node's part with an exception."""
@@ -244,7 +249,7 @@ class CoordinatorSession:
         return None
 
     def tell_progress(self) -> None:
-        """How far the workers are, now and not with the next heartbeat."""
+        """Report the progress of the workers now, not with the next heartbeat."""
         if self._end.is_attached and not self._end.is_closed:
             self._send_beat(self._clock())
 

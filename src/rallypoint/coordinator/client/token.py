@@ -252,7 +252,7 @@ def _ways_out() -> str:
 
 
 def _shown(path: str) -> str:
-    """For a line of text: a name may hold anything, also line breaks."""
+    """Return a path for a line of text: a name may hold anything, also line breaks."""
     return path if path.isprintable() else ascii(path)
 
 

@@ -33,7 +33,7 @@ DIAL_TIMEOUT_S = 2.0
 
 
 class Candidates:
-    """For the thread of the loop: `close` at the end."""
+    """The candidacies of this process. For the thread of the loop: `close` at the end."""
 
     def __init__(
         self,

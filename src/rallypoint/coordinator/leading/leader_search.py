@@ -144,7 +144,12 @@ class OwnLeadership:
 
 
 class LeaderSearch(RegisterCandidacy):
-    """For the thread of the loop. `dial` at any time, `close` at the end."""
+    """The search of one node.
+
+    For the thread of the loop.
+
+    Call `dial` at any time, and `close` at the end.
+    """
 
     def __init__(
         self, register: Register, local: LocalLeader, own: OwnLeadership, node: Seeker, run_id: str

@@ -33,7 +33,7 @@ VACATE_S = 1.0
 
 
 class Leadership:
-    """For the thread of the loop. `keep` first."""
+    """The leadership of one job. For the thread of the loop. Call `keep` first."""
 
     def __init__(
         self,

@@ -127,9 +127,9 @@ class ManyLeaderships:
         return leadership
 
     def stand_ready(self, run_id: str, deference: Deference) -> JobRegister | None:
-        """Until `settle`: the register of a job that this process stands ready to lead.
+        """Return the register of a job for which this process is a candidate, until `settle`.
 
-        None: it leads that job, or an agent waits here for it to do so.
+        None: the process leads that job, or an agent waits here for it to do so.
         """
         if run_id in self._led or run_id in self._claiming or run_id in self._candidacies:
             return None

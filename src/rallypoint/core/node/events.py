@@ -65,7 +65,7 @@ class WorkersExited(Struct, frozen=True):
 
 
 class SpawnFailed(Struct, frozen=True):
-    """None of the round's workers could be started, at once or later, and none runs."""
+    """The round's workers could not be started, at once or later, and none runs."""
 
     stamp: Stamp
     error: RallypointError
@@ -266,7 +266,7 @@ class GiveUpNode(Struct, frozen=True):
 
 
 class EndState(StrEnum):
-    """How a worker's end is reported to observers, under torch's names."""
+    """The end of a worker for observers, under torch's names."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -280,7 +280,7 @@ class WorkerEnded(Struct, frozen=True):
 
     state: EndState
     exit: WorkerExit
-    """With neither a code nor a signal where no exit was noticed."""
+    """The exit; it has neither a code nor a signal where no exit was noticed."""
 
 
 class FinishKind(Enum):

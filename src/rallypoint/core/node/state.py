@@ -117,7 +117,7 @@ class WorkersState(Struct):
     """The signal that told this agent to leave, or stands for another request; it is sent to the
     workers."""
     leaving: bool = False
-    """Whether this node was told to go, in any way."""
+    """Whether this node was told to leave, in any way."""
     leaving_why: str = ""
     cancels: bool = False
     """Whether the signal was an interrupt, which ends the job."""

@@ -36,7 +36,7 @@ from rallypoint.errors import (
 )
 
 HURRY_S = 0.1
-"""How often the record is read while the leader may have died just now."""
+"""The interval in seconds of reading the record while the leader may just have died."""
 REDIAL_S = 1.0
 UNUSED_S = 60.0
 """The time in seconds after which a job without a leader is ignored until its register changes."""
@@ -162,7 +162,7 @@ class Judged(Struct, frozen=True):
 
     record: LeadRecord | None
     claims_in_s: float
-    """How long to wait at least before a claim; 0: claim."""
+    """The least wait before a claim, in seconds; 0: claim."""
     is_behind: bool = False
     """Whether this process knows a newer record."""
     unfit: str = ""

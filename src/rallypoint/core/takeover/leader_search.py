@@ -278,10 +278,10 @@ class FirstWait:
         self._said: set[str] = set()
 
     def unreached(self, error: RendezvousConnectionError, now: float) -> list[Say | Wait]:
-        """Go on after an attempt has failed.
+        """Continue after a failed attempt.
 
-        Raises RendezvousTimeoutError when that was the last one, or VersionMismatchError if the
-        leader stays and can't talk with this node.
+        Raises RendezvousTimeoutError after the last one, or VersionMismatchError if the leader
+        stays and has no common version.
         """
         search, refusal = self._search, error.__cause__
         if isinstance(refusal, VersionMismatchError):

@@ -52,8 +52,9 @@ shorter. Of the lease, where that is shorter."""
 LOOK_SHARE = 1 / 8
 """A share of the hold: how often a watcher looks."""
 RELEASE_S = 3.0
-"""How long the guard of a leader may take. Who claims before it has marked the record does not know
-that no worker of that node lives, and must wait for its lease."""
+"""The longest time in seconds that the guard of a leader takes. A process that claims before the
+guard has marked the record does not know that no worker of that node lives, and must wait for its
+lease."""
 LONELY_SHARE = 3 / 5
 """A share of the hold: a leader that has written nothing for so long may be alone with that."""
 LONELY_S = 2.0
@@ -169,7 +170,7 @@ class Watch:
         return self.claims_in_s(shown, now, is_gone=False, claimant=claimant)
 
     def begins_in_s(self, record: LeadRecord, now: float, claimant: Claimant | None) -> float:
-        """After `claims_in_s`: the same for a claimant that would begin the job anew."""
+        """Return the wait after `claims_in_s` for a claimant that would begin the job anew."""
         if record.job is None or not is_unheard(record, claimant):
             return 0.0
         return max(0.0, self._since + with_margin(record.job.settings.lease_s) - now)

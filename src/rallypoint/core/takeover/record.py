@@ -215,7 +215,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     origin: int = 0
     """The first number of this life; 0: it did not change, or an older version wrote this."""
     ran_s: float = 0.0
-    """How long the job has run, if `--max-runtime` counts; 0: no workers have started yet."""
+    """The seconds that the job has run, if `--max-runtime` counts; 0: no workers have started
+    yet."""
 
     @property
     def first_number(self) -> int:

@@ -88,7 +88,8 @@ class Recovery(Struct):
 
     record: JobRecord
     awaited: int
-    """How many nodes of the newest world are neither here, nor have succeeded, nor are dead."""
+    """The number of nodes of the newest world that are absent, have not succeeded and are not
+    dead."""
     predecessor: Predecessor = UNKNOWN
     """The node of the former leader, while it is missing."""
     put_back_s: float = 0.0

@@ -62,7 +62,7 @@ with 0, whether it has no connection now."""
 
 
 class Silence(Struct, frozen=True):
-    """How many nodes of the newest world the leader does not hear."""
+    """The number of nodes of the newest world that the leader does not hear."""
 
     silent: int = 0
     nodes: int = 0

@@ -52,7 +52,7 @@ class Advice(Struct, frozen=True):
 
 
 def behind(view: JobView) -> StalledWorker | None:
-    """None: nobody is, or it is not known."""
+    """Return the worker that is behind; None: there is none, or it is not known."""
     told = [node for node in view.nodes if node.step >= 0 and node.quiet_s is not None]
     if not told or view.verdict is not None:
         return None

@@ -62,7 +62,7 @@ class Collection(Struct, eq=False):
     round: int
     """The newest round with workers at the time of the question."""
     taken_at: float
-    """When the question came, or the person took something last."""
+    """The time of the question, or of the person's last acknowledgement."""
     read: HowFar
     """How far a viewer that follows has read."""
     parts: dict[int, Part] = field(default_factory=dict)

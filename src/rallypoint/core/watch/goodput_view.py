@@ -1,4 +1,4 @@
-"""Where the time of a job went, for people and programs. Pure data."""
+"""The use of a job's time, for people and programs. Pure data."""
 
 from __future__ import annotations
 

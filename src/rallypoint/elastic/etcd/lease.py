@@ -22,7 +22,7 @@ KEPT_ALIVE = 3
 
 
 class CommonLease:
-    """For any thread. It does nothing by itself: it is kept alive when it is asked for."""
+    """The common lease of a run. For any thread. It is renewed only when `number` is called."""
 
     def __init__(self, client: EtcdClient, key: str, ttl: float | None = None) -> None:
         """`ttl`: seconds; None: two hours.

@@ -132,7 +132,7 @@ class RendezvousInfo:
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo | None:
-        """Where the workers' store is; None if the handler has no opinion."""
+        """The address of the workers' store; None if the handler does not provide one."""
         return self._bootstrap_store_info
 
     def __iter__(self) -> Iterator[Any]:
@@ -239,7 +239,9 @@ _FALSE = ("0", "false", "f", "no", "n")
 
 
 class RendezvousParameters:
-    """How to make a handler. `config` has what only some backends know.
+    """The parameters of a handler.
+
+    `config` has keys of particular backends.
 
     Raises ParameterError (a ValueError) for an empty backend name and for impossible node counts.
     """

@@ -92,7 +92,10 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(lambda: self._swap(state, token))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Until the successor of `token` is announced. Raises RendezvousConnectionError."""
+        """Wait until the successor of `token` is announced; return False after `timeout`.
+
+        Raises RendezvousConnectionError.
+        """
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
 
     def stop_waiting(self) -> None:
@@ -114,7 +117,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return True
 
     def _poll(self, key: str, timeout_s: float) -> bool:
-        """Torch's clients print a warning whenever a wait of theirs ends without success."""
+        """Poll the key instead of waiting: torch's clients print a warning at each failed wait."""
         ends_at, pause_s = time.monotonic() + min(timeout_s, POLL_SLICE_S), FIRST_POLL_S
         while not self._store.check([key]):
             left_s = ends_at - time.monotonic()

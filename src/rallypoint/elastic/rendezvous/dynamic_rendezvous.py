@@ -329,7 +329,7 @@ _FURTHER = frozenset(SharedSettings.__struct_fields__) - {
 
 
 class RendezvousTimeout:
-    """How long things may take. Every one must be positive; raises ParameterError if not."""
+    """The time limits of a rendezvous. Raises ParameterError unless all are positive."""
 
     def __init__(
         self,
@@ -345,17 +345,20 @@ class RendezvousTimeout:
 
     @property
     def join(self) -> timedelta:
-        """For the minimum of nodes to come together."""
+        """The time limit for the minimum of nodes to come together."""
         return self._join
 
     @property
     def last_call(self) -> timedelta:
-        """For more nodes to come, once the minimum is there; the first round only."""
+        """The wait for more nodes, once the minimum is there; for the first round only."""
         return self._last_call
 
     @property
     def close(self) -> timedelta:
-        """For nodes to come back after a round has ended; a node that does not is lost."""
+        """The time limit for nodes to return after a round has ended.
+
+        A node that does not is lost.
+        """
         return self._close
 
     @property

@@ -114,7 +114,7 @@ class EtcdServer:
     def _try_to_start(
         self, program: str, ends_at: float, stderr: int | IO[bytes] | None
     ) -> str | None:
-        """None: it answers; else what it has said."""
+        """Wait for an answer; return None, or the server's messages if it does not answer."""
         self._port = get_free_port()
         directory = os.path.join(tempfile.gettempdir(), f"rallypoint-etcd-{os.urandom(8).hex()}")
         own = os.memfd_create("etcd") if stderr is None else None

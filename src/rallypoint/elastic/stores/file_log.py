@@ -66,7 +66,7 @@ class FileLog:
         self._enrolled = False  # counted in its `refcount/`
 
     def begin_in_child(self) -> None:
-        """After a fork: nothing of the parent's is used further, least of all a locked file."""
+        """Start anew after a fork: nothing of the parent's is used, least of all a locked file."""
         if self._fd >= 0:
             os.close(self._fd)
         self._reset()

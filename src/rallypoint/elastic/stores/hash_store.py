@@ -155,7 +155,7 @@ class _Room:
             return self.apply(_NOT_WAITING, c10d.MultiGet(keys)) or b""
 
     def apply(self, client: int, request: c10d.StoreRequest) -> bytes | None:
-        """With the lock held: wakes the calls that the request wakes; None: no answer yet."""
+        """Apply a request with the lock held, and wake calls; None: there is no answer yet."""
         try:
             replies = self.machine.apply(client, request)
         except ProtocolError as error:
@@ -163,7 +163,7 @@ class _Room:
         return self.deliver(client, replies)
 
     def deliver(self, client: int, replies: list[tuple[int, bytes]]) -> bytes | None:
-        """With the lock held; returns the client's own answer."""
+        """Deliver the replies with the lock held, and return the client's own answer."""
         own = None
         for other, reply in replies:
             if other == client:

@@ -108,7 +108,7 @@ class Store:
 
     @property
     def timeout(self) -> timedelta:
-        """How long `get`, `multi_get`, `wait`, `queue_pop` and `barrier` wait by default."""
+        """The default time limit of `get`, `multi_get`, `wait`, `queue_pop` and `barrier`."""
         return timedelta(seconds=self._timeout_s)
 
     def set_timeout(self, timeout: Timeout) -> None:

@@ -30,7 +30,7 @@ from rallypoint.store.backoff import growing_pauses, uniform
 MAX_LOSSES = 5
 """The number of connection losses that one call survives: the request itself may be the cause."""
 _MIN_REPLY_S = 5.0
-"""However short the timeout is, a plain answer may take as long before the store counts as lost."""
+"""The least time in seconds for a plain answer before the store counts as lost."""
 _MIN_ATTEMPT_S, _MAX_ATTEMPT_S = 0.5, 10.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _SHOWN_KEYS = 3
@@ -74,7 +74,7 @@ class TCPClient:
         self._reply_s = max(timeout_s, _MIN_REPLY_S)
         self._pid = os.getpid()
         self._failure: str | None = None
-        """Once a connection was lost for good, why: all later calls fail like that one."""
+        """The reason why a connection was lost for good; all later calls fail with it."""
         self._lock = threading.Lock()  # held while the main connection is used, never during a wait
         self._spare: list[TCPConnection] = []
         self._lent: set[_Lease] = set()
@@ -82,7 +82,7 @@ class TCPClient:
         self._main: TCPConnection | None = self._connect(_Call("connecting", ()), deadline)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long a plain answer may take: 5 s at the least. Does not block."""
+        """Set the time limit of a plain answer: 5 s at the least. Does not block."""
         self._reply_s = max(timeout_s, _MIN_REPLY_S)
         main = self._main
         if main is not None and os.getpid() == self._pid:

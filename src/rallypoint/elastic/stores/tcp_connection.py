@@ -123,7 +123,7 @@ class TCPConnection:
         return is_answered
 
     def is_gone(self) -> bool:
-        """Whether the peer is known to have closed the connection; nothing is sent to find out."""
+        """Return whether the peer is known to have closed the connection. Sends nothing."""
         if not self._poller.poll(0):  # in one call, and without an exception
             return False
         try:

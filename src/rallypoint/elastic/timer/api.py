@@ -59,7 +59,10 @@ class TimerRequest:
 
 
 class TimerClient(ABC):
-    """How a worker sets timers. Its server decides what happens when one ends."""
+    """The interface by which a worker sets timers.
+
+    The server decides what happens when one ends.
+    """
 
     @abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:

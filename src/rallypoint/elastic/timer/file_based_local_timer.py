@@ -148,7 +148,10 @@ class FileTimerServer:
         }
 
     def get_last_progress_time(self) -> int:
-        """When a request came last, in seconds since the epoch; at first, when this was made."""
+        """Return the time of the last request, in seconds since the epoch.
+
+        At first, of the start.
+        """
         return self._progress_at
 
     @staticmethod

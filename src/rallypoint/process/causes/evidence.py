@@ -48,7 +48,7 @@ class Evidence(Struct, frozen=True):
     error: str = ""
     """The exception with its whole text; empty: there is no evidence."""
     traceback: str = ""
-    """Empty where there is none; else whole, or with signs where something was left out."""
+    """The traceback; empty: there is none. Left-out parts are marked."""
 
 
 def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evidence:

@@ -45,7 +45,7 @@ _PROBE_BYTES = 4096
 LEAST_FREE_BYTES = 1 << 20
 """The least free space in bytes; a small file system is full with less than an eighth free."""
 TEMPORARY_PLACES = ("/tmp", "/var/tmp")
-"""Where a temporary directory is made, if not where a person has said."""
+"""The places for a temporary directory if none was given."""
 _ERROR_FILE = "error.json"
 _FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
 """The length of the end of a log file that is read at first, and at most."""
@@ -138,9 +138,11 @@ class LogDir(Struct, frozen=True):
         return place
 
     def close(self, *, keep: bool) -> None:
-        """At the end of the job: remove a temporary directory, unless `keep`. Never raises.
+        """Remove a temporary directory at the end of the job, unless `keep`.
 
-        `keep` is true when a person asked for files (redirect, tee) and something failed.
+        Never raises.
+
+        `keep` is true when a user asked for files (redirect, tee) and something failed.
         """
         if self.is_temporary and self.root and not keep:
             remove_tree(self.root)

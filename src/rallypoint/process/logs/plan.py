@@ -142,7 +142,7 @@ def plan_stream(stream: Std, wish: StreamWish, *, mode: OutputMode, inherits: St
 
 
 def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) -> bool:
-    """Whether to colour; `no_color` and `term` are the variables NO_COLOR and TERM, if set."""
+    """Return whether to use colours; the variables NO_COLOR and TERM are None if not set."""
     return is_terminal and not no_color and term != "dumb"
 
 

@@ -330,7 +330,7 @@ def _find(name: str) -> tuple[EntryPoint, str]:
 
 
 def _for_group(wanted: StdMap, group: str) -> object:
-    """Torch's classes want torch's Std; whoever is written for torch has imported it by now."""
+    """Return the value with torch's Std for torch's classes; torch is imported by now."""
     std: Any = getattr(sys.modules.get(_TORCH_MODULE), "Std", Std) if group == TORCH_GROUP else Std
     if isinstance(wanted, Std):
         return std(int(wanted))

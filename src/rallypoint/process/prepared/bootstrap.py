@@ -74,9 +74,9 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
 
 
 def prepare_from(call_fd: int) -> dict[str, object]:
-    """In a prepared process: have the paths of a call's caller, and closes `call_fd`.
+    """Set the paths of a call's caller in a prepared process, and close `call_fd`.
 
-    Returns what `import_main` needs.
+    Returns the data for `import_main`.
     """
     import io
     import pickle
@@ -116,7 +116,7 @@ def run_call(
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """In a fork of the caller: run a Python command line."""
+    """Run a Python command line in a fork of the caller."""
     from rallypoint.process import titles
     from rallypoint.process.prepared import command_line
 

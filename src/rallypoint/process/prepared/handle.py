@@ -27,7 +27,8 @@ from rallypoint.process.spawn import (
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 FORK_TIMEOUT_S = 5.0
-"""For each fork of a round. A process that does not answer by then is replaced."""
+"""The time limit of each fork of a round, in seconds. A process that does not answer by then is
+replaced."""
 KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
 """The variables of native thread pools that would start when their library is imported; workers get
 their own values."""

@@ -65,7 +65,7 @@ def cuda_is_initialised() -> bool:
 
 
 def give_openblas_its_threads(environ: Mapping[str, str]) -> None:
-    """In a worker: as many as OpenBLAS would have had if it had been loaded here.
+    """Set the number of OpenBLAS's threads in a worker, as if it had been loaded there.
 
     In the prepared process it was kept at one, at which it starts none.
     """

@@ -213,7 +213,7 @@ def _wait_for(child: int) -> None:
 
 
 def become(worker: WorkerToFork) -> None:
-    """In a worker: be what was asked for, with the user's frames on top of nothing."""
+    """Become the worker in a fork: run its program, with no other frames in its traceback."""
     bootstrap.set_environ(worker.env)
     titles.overwrite(worker.argv or [titles.of_worker(worker.env)])
     native_threads.give_openblas_its_threads(worker.env)
@@ -229,7 +229,7 @@ def become(worker: WorkerToFork) -> None:
 
 
 def _fork_all(batch: list[WorkerToFork], report: int, gate: StartGate) -> WorkerToFork:
-    """In the short-lived child: fork each, tell its number or minus the error, and exit.
+    """Fork each worker in the short-lived child, report its pid or minus the error, and exit.
 
     Returns in each worker.
     """
@@ -255,7 +255,7 @@ def _tell_guard(gate: StartGate, record: int) -> None:
 
 
 def _begin(worker: WorkerToFork, batch: list[WorkerToFork], gate: StartGate, prctl: Any) -> None:
-    """In a worker: signals, streams, and then wait for the agent's word."""
+    """Set signals and streams in a worker, and then wait for the agent's start signal."""
     try:
         for number in signals.SENT_TO_EVERYBODY:
             if signal.getsignal(number) == signal.SIG_IGN:

@@ -92,5 +92,5 @@ class Poller:
             self._poll.unregister(fd)
 
     def wait(self, limit_ms: int | None) -> dict[int, int]:
-        """Blocks until there is an event; returns the events by descriptor."""
+        """Block until there is an event; return the events by descriptor."""
         return dict(self._poll.poll(limit_ms))

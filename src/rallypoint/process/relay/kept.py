@@ -151,7 +151,7 @@ class RoundsOutput:
         self._kept: dict[tuple[WorkerKey, int], KeptOutput] = {}
 
     def begin(self, worker: WorkerKey, request: AddStream) -> tuple[KeptOutput, Remembered | None]:
-        """For a new stream. The round before may still be asked about; older ones are history."""
+        """Begin to keep a new stream. The round before is kept too; older ones are dropped."""
         oldest = worker[0] - 1
         self._kept = {key: kept for key, kept in self._kept.items() if key[0][0] >= oldest}
         kept = self._kept[worker, request.stream] = KeptOutput()

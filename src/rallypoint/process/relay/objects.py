@@ -48,7 +48,7 @@ class StreamObjects:
                 os.close(writer)
 
     async def passed_on(self, timeout_s: float) -> None:
-        """Once the relay has ended: until all is passed on, so long at most.
+        """Wait until everything is passed on after the relay's end, but at most `timeout_s`.
 
         Then no thread is left of those that had nothing more to do.
         """

@@ -33,7 +33,7 @@ _BLOCKS, _HEADERS = 3, 12
 may have ignored some, and others may be of one chain."""
 HEADER = b"(most recent call last)"
 _NAME = b"raceback"
-"""Before the mark of a header, perhaps with colours between."""
+"""The text before the mark of a header, perhaps with colours between."""
 _WHAT = b"what():"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")

@@ -165,7 +165,7 @@ class ConsoleSink:
         self._paused = paused
 
     def writes_at(self) -> float:
-        """From when on there is something to write; -inf: now, inf: nothing."""
+        """Return from when on there is something to write; -inf: now, inf: nothing."""
         waiting = self._backlog.size
         if self._backlog.has_control or (waiting and not self.is_terminal):
             return -inf
@@ -297,7 +297,7 @@ class LogFile:
     def __init__(self, path: bytes, max_bytes: int) -> None:
         self.path = path
         self.users = 1
-        """How many streams write here; the last one closes it."""
+        """The number of streams that write here; the last one closes the file."""
         self._fd = _open(path)
         status = os.fstat(self._fd)
         # A device or a pipe, which a plug-in may have named, can't be rotated.

@@ -80,7 +80,7 @@ class DirectoryBackend(RendezvousBackend):
         return "directory"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend`.
+        """Return the newest version; see `RendezvousBackend`.
 
         Also raises AccessError for a directory that is not private, ParameterError for one that is
         a file; so does `set_state`.

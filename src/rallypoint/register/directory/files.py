@@ -86,7 +86,7 @@ class Files(Protocol):
         """Make the names in a directory durable."""
 
     def changed_at(self, path: str) -> float:
-        """When a file or the names in a directory changed last, on the file system's own clock."""
+        """Return when a file or a directory's names last changed, on the file system's clock."""
 
     def file_system(self, path: str) -> int:
         """Return the id of the file system that holds the path."""

@@ -37,7 +37,10 @@ class DirectoryEngine:
         return f"the directory {self._path}"
 
     def prepare(self) -> list[str]:
-        """See `Engine`. What `serve` uses is not said to be missing: it is told of one machine."""
+        """Make the directory; see `Engine`.
+
+        `serve` gets no remark about a file system of one machine.
+        """
         if not self._use.run_id:
             return upkeep.prepare(self._path, self._files, "")
         path, (least, most) = self._path, self._use.nodes

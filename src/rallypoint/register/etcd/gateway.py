@@ -48,7 +48,7 @@ _SHOWN_BYTES = 60
 _OWN = "etcdserver: "
 """The HTTP statuses of a proxy whose etcd member is unreachable."""
 _OF_A_PROXY = (502, 503, 504)
-"""When the member behind it is away."""
+"""The HTTP statuses of a proxy whose etcd member is unreachable."""
 
 
 class LeaseEndedError(RendezvousConnectionError):

@@ -34,7 +34,7 @@ _PROTOCOLS = ("http", "https")
 
 
 class EtcdConfig(Struct, frozen=True):
-    """How the members of an etcd are reached. Paths are absolute."""
+    """The addresses and credentials for the members of an etcd. Paths are absolute."""
 
     endpoints: tuple[str, ...]
     """The members as HOST:PORT, with brackets around IPv6 addresses."""
@@ -51,7 +51,7 @@ class EtcdConfig(Struct, frozen=True):
     """The file of the CA certificate; empty: the system's certificates."""
     cert: str = ""
     key: str = ""
-    """Empty: it is in the file of the certificate."""
+    """The file of the private key; empty: it is in the file of the certificate."""
 
     def __str__(self) -> str:
         return ",".join(self.endpoints)

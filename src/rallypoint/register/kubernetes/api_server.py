@@ -225,7 +225,7 @@ class ApiServer:
         return HttpRequest(method, path, json.dumps(body).encode(), headers)
 
     def _token(self) -> str:
-        """Empty: a proxy without TLS shows its own."""
+        """Return the token; empty: a proxy without TLS sends its own."""
         if self._config.server.startswith("http:") and not os.path.exists(self._path("token")):
             return ""
         return self._file("token")

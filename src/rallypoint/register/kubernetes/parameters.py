@@ -43,10 +43,10 @@ class KubernetesConfig(Struct, frozen=True):
 def kubernetes_config(
     namespace: str = "", server: str = "", service_account: str = ""
 ) -> KubernetesConfig:
-    """For a program: what is empty is the pod's own.
+    """Return a configuration for a program; empty parameters are the pod's own.
 
-    `server`: http[s]://HOST:PORT. `service_account`: a directory with the files `token`, `ca.crt`
-    and `namespace`. Reads the environment only. Raises ParameterError.
+    `server` is http[s]://HOST:PORT. `service_account` is a directory with the files `token`,
+    `ca.crt` and `namespace`. Reads the environment only. Raises ParameterError.
     """
     given = {"server": server, "service_account": service_account}
     conf = {name: text for name, text in given.items() if text}

@@ -121,7 +121,7 @@ def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
 
 
 def _changed_at(metadata: dict[str, Any]) -> datetime | None:
-    """None: the API server does not say, and it may have been a moment ago."""
+    """Return the time of the last change; None: unknown, and it may have been a moment ago."""
     fields = metadata.get("managedFields")
     if not fields:
         return None

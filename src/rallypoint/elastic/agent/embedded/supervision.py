@@ -91,7 +91,10 @@ class Supervision:
         self._turned.set()
 
     async def run(self, started: Callable[[asyncio.AbstractEventLoop], None]) -> RunProcsResult:
-        """From start to end. Calls `started` once all run; raises when they can't be started."""
+        """Run the processes from start to end. Raises when they can't be started.
+
+        Calls `started` once all run.
+        """
         self._turned, self._hurry = asyncio.Event(), asyncio.Event()
         self._workers = WorkerSet(None)
         dest = self._plan.dest

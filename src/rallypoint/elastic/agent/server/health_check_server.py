@@ -30,7 +30,7 @@ class HealthCheckServer:
 
     @property
     def alive_callback(self) -> Callable[[], int]:
-        """Tells when the agent made progress last, in unix seconds."""
+        """Returns the time of the agent's last progress, in Unix seconds."""
         return self._alive_callback
 
     @property

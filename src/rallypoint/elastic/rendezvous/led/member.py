@@ -88,7 +88,7 @@ MemberEvent = (
 
 
 class SendReport(Struct, frozen=True):
-    """To the coordinator, also after the connection has broken meanwhile."""
+    """Send a report to the coordinator, even if the connection has broken meanwhile."""
 
     report: m.Report
 

@@ -96,7 +96,10 @@ def _check_store_type(given: object) -> None:
 
 
 def coordinator_endpoint(params: RendezvousParameters) -> Endpoint:
-    """Where the nodes meet. Raises ParameterError, also for port 0 where there are several."""
+    """Return the endpoint of the coordinator.
+
+    Raises ParameterError, also for port 0 where there are several nodes.
+    """
     where = Endpoint(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT))
     if not where.port and params.max_nodes > 1:
         raise ParameterError(f"the endpoint {params.endpoint!r}: {ANY_PORT}")

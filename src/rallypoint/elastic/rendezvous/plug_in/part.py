@@ -90,7 +90,7 @@ class Meet(Struct, frozen=True):
 
 
 class WatchHandler(Struct, frozen=True):
-    """After a pause, ask the handler, and answer with `HandlerSaid`."""
+    """Ask the handler after a pause, and answer with `HandlerSaid`."""
 
     after_s: float = 0.0
 

@@ -79,9 +79,11 @@ class OwnNode(NamedTuple):
 
 
 class HandlerSession(CoordinatorSession):
-    """For the thread of the loop.
+    """The session of an agent whose rounds a handler forms.
 
-    `begin` when the agent has it; at the end `close`, and then `let_handler_go`.
+    For the thread of the loop.
+
+    Call `begin` when the agent has it; at the end `close`, and then `let_handler_go`.
     """
 
     def __init__(

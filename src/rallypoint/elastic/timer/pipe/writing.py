@@ -1,4 +1,4 @@
-"""How a process writes requests of timers into a named pipe, in torch's format.
+"""The writer of timers' requests into a named pipe, in torch's format.
 
 Imported when a program sets its first timer.
 """
