@@ -232,7 +232,7 @@ class NodeLease:
         self._is_fenced = False
 
     def tell_workers(self, tell: Callable[[float], None]) -> None:
-        """Call this with the end of the lease, now and at each renewal."""
+        """Call `tell` with the end of the lease, now and at each renewal."""
         self._tell_workers = tell
         tell(self._until)
 

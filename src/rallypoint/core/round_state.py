@@ -166,8 +166,8 @@ def withdraw(state: RoundState, member: RoundMember) -> None:
 def joined_enough(state: RoundState) -> bool:
     """Return whether the joined nodes can form a world.
 
-    They are at least the minimum, and some of them have a number of workers that is a valid
-    multiple.
+    The minimum has joined, and with `world_multiple_of` so many of them have a valid number of
+    workers together.
     """
     settings, joined = state.settings, state.counts[MemberState.JOINED]
     if settings.world_multiple_of > 1 and joined >= settings.min_nodes:

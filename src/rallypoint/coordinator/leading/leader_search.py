@@ -117,9 +117,8 @@ class OwnLeadership:
     def vouched_at(self) -> float:
         """Return the last time when certainly no other node led.
 
-        Infinite if this node does not lead.
-
-        The workers of a leading node may run for a lease from then.
+        Infinite if this node does not lead. The workers of a leading node may run for a lease from
+        then.
         """
         return inf if self.leadership is None else self.leadership.lead.vouched_at
 

@@ -99,6 +99,7 @@ class WorkersState(Struct):
     succeeded_when_asked: bool = False
     """Whether all workers succeeded while a checkpoint was requested."""
     stop_why: str = ""
+    """The reason why the workers are being stopped."""
     told_end: Stamp | None = None
     """The newest round that the coordinator has ended."""
     assignment: Assignment | None = None

@@ -33,9 +33,9 @@ KEPT_BYTES = 32 * 1024
 MARK_S = 0.1
 MARKS_MAX = 256
 UNFINISHED_BYTES = 8 * 1024
+"""The most bytes of an unfinished line; a longer one counts as a line."""
 _STDOUT_BYTES = RECENT_BYTES // 2
 """Length of the end of stdout in a worker's last words; most errors are on stderr."""
-"""The most bytes of an unfinished line; a longer one counts as a line."""
 
 
 class Lines(Struct, frozen=True):

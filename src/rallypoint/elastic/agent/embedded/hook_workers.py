@@ -77,7 +77,7 @@ class HookWorkers:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The pids of the workers; empty, because the pids of a hook's workers are not known."""
+        """The pids of the workers: 0 for each, because a hook's pids are not known."""
         return (0,) * self._group.spec.local_world_size
 
     def owns(self, pid: int) -> bool:
