@@ -79,7 +79,7 @@ def environment(name: str, folder: Path | None = None) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock of this file, once no other process does."""
+    """Hold the lock of this file; waits until no other process holds it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,11 +1,13 @@
-"""Bugs of the machines that decide for a coordinator, for who would lead and for a launch, and of
-their hosts: three of each machine, one of each host (`python -m tools.planted_bugs --list
-machines`), chosen by a reader of the source who had not written it and did not know its tests. Of a
-launch there are three more, and that of its host, of its author. One is of a session: seeds of the
-simulator found it until a place was told in a shorter form.
+"""Planted bugs in the machines of a coordinator, of candidates and of a launch, and their hosts.
+
+There are three bugs in each machine and one in each host (`python -m tools.planted_bugs --list
+machines`). They were chosen by a reader of the source who had not written it and did not know its
+tests. The bugs of a launch, three in its machine and one in its host, are its author's. One
+bug is in a session: seeds of the simulator found it until a place was told in a shorter form.
 
 Each is found by a test of its own machine: in a file that imports the module, or the machine's
-transcript. Who changes a text here changes it in the source too, as in `planted_before_moves.py`.
+transcript. A change of a text here needs the same change in the source, as in
+`planted_before_moves.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m rallypoint` is `rallypoint`."""
+"""The entry point of `python -m rallypoint`, which is the command `rallypoint`."""
 
 from rallypoint.cli.main import main
 

@@ -1,8 +1,8 @@
-"""Clocks that are looked at before the sockets (behaviour F2), and do not keep them waiting.
+"""Clocks that are checked before the sockets (behaviour F2) without delaying them.
 
 An agent that was stopped for a while (SIGSTOP, a suspended machine, a long page fault) must notice
 that its lease is over before it acts on anything that arrived meanwhile. asyncio runs what became
-readable before what became due, so the check sits where every wake-up passes: in the selector.
+readable before what became due, so the check is in the selector, which every wake-up passes.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from typing import Generic, TypeVar
 
 CALLS_IN_A_TURN = 256
 W = TypeVar("W", bound=Hashable)
-"""A wait of a machine."""
+"""The key of a wait of a machine."""
 
 
 def boot_time() -> float:
-    """Seconds that also count while the machine is suspended; compared only on this machine."""
+    """Return seconds that also count while the machine is suspended; for this machine alone."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970.
+    """Return milliseconds since 1970.
 
-    Decides one thing only, how the lives of a job are numbered: a coordinator that was started anew
-    shares nothing else with those before it (`core/job_lives.py`; the exception to behaviour R6).
+    Used for one decision only, the number of a job's life: a coordinator that was started anew has
+    nothing else in common with those before it (`core/job_lives.py`; the exception to behaviour
+    R6).
     """
     return time.time_ns() // 1_000_000
 
 
 def wall_time(ago_s: float) -> float:
-    """Seconds since 1970, so long ago: to date what happened, for people."""
+    """Return the seconds since 1970, `ago_s` seconds ago: the date of an event, for people."""
     return time.time() - ago_s
 
 
 class WakeSelector(selectors.DefaultSelector):
-    """A selector that calls its watcher after every wait, before any event is looked at."""
+    """A selector that calls its watcher after every wait, before any event is processed."""
 
     _on_wake: Callable[[], None] | None = None
 
     def watch(self, on_wake: Callable[[], None] | None) -> None:
-        """Call this from now on; None: nothing."""
+        """Set the watcher; None: no watcher."""
         self._on_wake = on_wake
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -55,15 +56,15 @@ class WakeSelector(selectors.DefaultSelector):
 
 
 def new_loop() -> tuple[asyncio.SelectorEventLoop, WakeSelector]:
-    """Return an event loop for one agent, and its selector, to be watched."""
+    """Return an event loop for one agent, and its selector, which takes a watcher."""
     selector = WakeSelector()
     return asyncio.SelectorEventLoop(selector), selector
 
 
 class Turns:
-    """Calls one after another, so many in a turn of the loop. For the thread of the loop.
+    """Calls one after another, with a limited number in each turn of the loop.
 
-    Ten thousand nodes that are to be told something must not keep their heartbeats waiting.
+    For the thread of the loop. Messages to ten thousand nodes must not delay their heartbeats.
     """
 
     def __init__(self) -> None:
@@ -72,16 +73,19 @@ class Turns:
         self._is_under_way = False
 
     def add(self, calls: Iterable[Callable[[], None]]) -> None:
-        """Call these after those that are due, from the next `go` on."""
+        """Append calls, which the next `go` starts."""
         self._due.extend(calls)
 
     def go(self) -> None:
-        """Begin now, unless that is under way. Raises what a call does; the others follow."""
+        """Start the calls, unless they are running.
+
+        Raises what a call raises; the others follow.
+        """
         if not self._is_under_way:
             self._turn()
 
     def finish(self) -> None:
-        """Call all that is due at once."""
+        """Make all remaining calls at once."""
         while self._due:
             self._due.popleft()()
 
@@ -99,25 +103,27 @@ class Turns:
 
 
 class Alarm:
-    """One timer of the loop, at the earliest of the times that it was set to.
+    """One timer of the loop, at the earliest of the times that were set.
 
-    It rings once. For the thread of the loop.
+    It fires once.
+
+    For the thread of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
         self._loop, self._ring = loop, ring
         self._handle: asyncio.TimerHandle | None = None
         self.at = 0.0
-        """When it rings, or was to ring last."""
+        """The time at which it fires, or last did."""
 
     def set(self, at: float) -> None:
-        """Ring at this time of the loop, if not before."""
+        """Fire at this time of the loop, if not earlier."""
         if self._handle is None or at < self.at:
             self.cancel()
             self._handle, self.at = self._loop.call_at(at, self._due), at
 
     def cancel(self) -> bool:
-        """Return whether it was to ring."""
+        """Cancel the timer, and return whether it was set."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.cancel()
@@ -131,7 +137,7 @@ class Alarm:
 class Timers(Generic[W]):
     """The waits of a pure machine, with one timer of the loop.
 
-    A wait that is wanted no more is dropped. For the thread of the loop.
+    A wait that is no longer wanted is dropped. For the thread of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[W], None]) -> None:
@@ -141,9 +147,9 @@ class Timers(Generic[W]):
         self._alarm = Alarm(loop, self._ring)
 
     def want(self, wanted: Mapping[W, float], *, may_begin: bool = True) -> None:
-        """Keep exactly these waits, in seconds.
+        """Set the waits to exactly these, in seconds.
 
-        Those that run already run on, and only these if no other one `may_begin`.
+        Waits that run already continue; if not `may_begin`, only these do, and no other one begins.
         """
         now = self._loop.time()
         ends = self._ends

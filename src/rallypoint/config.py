@@ -1,8 +1,8 @@
 """The configuration of one agent: frozen settings, each with its unit and default.
 
-Nothing here reads a clock, a socket or a command line. What a person or a program gives is read by
-`cli/options.py` and what it calls; `__post_init__` checks what two settings say together, and the
-numbers and names of the table, and raises `UsageError` with the offending value and the fix.
+Nothing here reads a clock, a socket or a command line. `cli/options.py` reads what a person or a
+program gives. `__post_init__` checks combinations of settings, and the numbers and names of the
+table, and raises `UsageError` with the offending value and the fix.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from rallypoint.errors import UsageError
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 _PASSWORD = "RALLYPOINT_", "_PASSWORD"
 DEFAULT_COORDINATOR_PORT = 29400
-"""The coordinator's port when an endpoint names none (torchrun's number, on purpose)."""
+"""The coordinator's port when an endpoint has none; the same as torchrun's."""
 DEFAULT_STATIC_PORT = 29500
-"""`--master-port` of a static command line that names none (torchrun's number)."""
+"""The port of a static command line without `--master-port`; the same as torchrun's."""
 ENROL_MIN_S = 15.0
 
 
 def password_variable(backend: str) -> str:
-    """Return the name of the variable that has the password of what keeps the records of jobs."""
+    """Return the name of the variable with a rendezvous backend's password."""
     return backend.upper().replace("-", "_").join(_PASSWORD)
 
 
 def is_secret(variable: str) -> bool:
-    """Return whether no worker and no other program is shown this variable."""
+    """Return whether this variable is hidden from workers and other programs."""
     begin, end = _PASSWORD
     return variable == TOKEN_VARIABLE or (variable.startswith(begin) and variable.endswith(end))
 
@@ -56,9 +56,9 @@ def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:
-    """Check that it may be part of a message and of a file's name. Raises UsageError.
+    """Check that a name is valid in messages and file names. Raises UsageError.
 
-    `flag`: what it is given for.
+    `flag` is the option that the name is the value of.
     """
     if not value and empty_ok:
         return
@@ -70,7 +70,7 @@ def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:
 
 
 def _check(settings: Struct) -> None:
-    """Check a number or a name by the table of settings. Raises UsageError."""
+    """Check numbers and names against the table of settings. Raises UsageError."""
     for field in settings.__struct_fields__:
         row, value = BY_FIELD.get(field), getattr(settings, field)
         if row is None or value is None:
@@ -122,25 +122,25 @@ class Endpoint(Struct, frozen=True):
 
 
 ANY_PORTS = (0, 0)
-"""29400 if it is free, else any port that is."""
+"""Port 29400 if it is free, else any free port."""
 
 
 class RegisterConfig(Struct, frozen=True):
-    """Where the record of the job lies, and where a node that leads the job listens."""
+    """The place of the job's record, and the ports of a node that leads the job."""
 
     engine: str
-    """The name of what keeps the record: see `register/engines.py`."""
+    """The name of the engine that keeps the record: see `register/engines.py`."""
     where: str = ""
-    """The endpoint, as the engine reads it; a path is absolute."""
+    """The endpoint in the engine's form; a path is absolute."""
     settings: tuple[tuple[str, str], ...] = ()
     """The settings of the engine, by key. Paths are absolute."""
     ports: tuple[int, int] = ANY_PORTS
-    """The first and the last of those that a leader may listen on."""
+    """The first and the last port that a leader may listen on."""
     hold_s: float = HOLD_S
-    """How long this node, if it leads, may act after it has written the record."""
+    """How long this node may lead after its last write of the record, in seconds."""
 
     def __repr__(self) -> str:
-        """Never shows the value of a setting, which may be a password."""
+        """Return a text without the values of settings, which may be passwords."""
         keys = ", ".join(key for key, _ in self.settings)
         return f"RegisterConfig({self.engine!r}, {self.where!r}, settings: {keys or 'none'})"
 
@@ -151,38 +151,39 @@ class HandlerConfig(Struct, frozen=True):
     backend: str
     endpoint: str = ""
     conf: tuple[tuple[str, str], ...] = ()
-    """Further parameters, as they were given."""
+    """Further parameters of the handler."""
 
 
 class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     """The job's settings, equal on all nodes (behaviour R7), and how this node finds the others."""
 
     endpoint: Endpoint = Endpoint("localhost", 0)
-    """Port 0 only for a job of one node: the system chooses."""
+    """The endpoint. Port 0, for a job of one node only, lets the system choose."""
     node_rank: int | None = None
     is_host: bool | None = None
-    """None: the node that can bind the endpoint hosts the coordinator."""
+    """Whether this node hosts the coordinator; None: the node that can bind the endpoint does."""
     host_timeout_s: float = 30.0
-    """How long to wait until a node hosts the coordinator."""
+    """How long to wait until a node hosts the coordinator, in seconds."""
     reconnect_timeout_s: float | None = None
-    """How long to try to reach a lost coordinator before giving up, at least the lease; None: 120 s
-    if it does not answer, the lease if its host refuses."""
+    """How long to try to reach a lost coordinator, in seconds, at least the lease. None: 120 s if
+    it does not answer, and the lease if its host refuses connections."""
     node_id: str | None = None
-    """None: the host name with an ordinal given by the coordinator."""
+    """The name of this node; None: the host name with an ordinal from the coordinator."""
     machine_id: str = ""
-    """The name of its machine; empty: what `machine_name.py` finds."""
+    """The name of the node's machine; empty: the result of `machine_name.py`."""
     topology: str = ""
     """Nodes are ranked by (topology, node id): for example rack, then host."""
     local_addr: str | None = None
-    """The address that peers reach this node by; None: that of its session."""
+    """The address by which other nodes reach this node; None: the address of its session."""
     store: Endpoint = Endpoint("", 0)
-    """Where the round store of this node listens: without a host at `local_addr`; port 0: the
-    system chooses. With either, the workers do not use a store of a handler's."""
+    """The address of this node's round store. Without a host it is `local_addr`; with port 0 the
+    system chooses. If either is given, the workers do not use a handler's store."""
     register: RegisterConfig | None = None
-    """The register by which any of the nodes may lead the job; None: the endpoint says which node
-    hosts the coordinator."""
+    """The register with which any of the nodes may lead the job; None: the endpoint determines the
+    node that hosts the coordinator."""
     handler: HandlerConfig | None = None
-    """The handler that the nodes use instead of a coordinator."""
+    """The rendezvous handler that replaces the coordinator's rendezvous; None: the
+    coordinator's."""
 
     def __post_init__(self) -> None:
         if self.static and self.min_nodes != self.max_nodes:
@@ -207,12 +208,12 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
             )
 
     def shared(self) -> SharedSettings:
-        """Return what is sent to the coordinator, which compares it."""
+        """Return the settings that are sent to the coordinator, which compares them."""
         return SharedSettings(*(getattr(self, name) for name in SharedSettings.__struct_fields__))
 
     @property
     def enrol_timeout_s(self) -> float:
-        """How long reaching the round store may take.
+        """How long reaching the round store may take, in seconds.
 
         A rank 0 that stops responding is lost within two leases, even if many nodes do so at once:
         no other node may be blamed before. A node that fails must report it before the join timeout
@@ -222,12 +223,12 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
 
 
 class StartMethod(Enum):
-    """How a worker comes to be.
+    """The way in which a worker process is started.
 
-    SPAWN execs an interpreter. FORKSERVER forks a prepared process, which has imported the modules
-    of `preload`, so that a restart does not import them again. FORK forks the calling process: no
-    argument is pickled, but locks that its other threads hold stay locked in the worker, and CUDA
-    can't be used there once the caller has.
+    SPAWN executes an interpreter. FORKSERVER forks a prepared process, which has imported the
+    modules of `preload`, so that a restart does not import them again. FORK forks the calling
+    process: no argument is pickled, but locks that its other threads hold stay locked in the
+    worker, and CUDA can't be used there once the caller has used it.
     """
 
     SPAWN = "spawn"
@@ -239,9 +240,9 @@ class FunctionCall(Struct, frozen=True):
     """A Python function that workers run instead of a command; `args` by local rank.
 
     A worker's environment is in place before it imports the function's module, and `__main__` of
-    the calling program, under the name `__mp_main__`. What the function returns is pickled and
-    comes back, whatever its size; a worker that ends by `sys.exit(0)` returns None. What it raises
-    is printed, left in the worker's error file with its causes, and ends the worker with code 1.
+    the calling program, under the name `__mp_main__`. The result of the function is pickled and
+    returned, whatever its size; a worker that ends by `sys.exit(0)` returns None. An exception is
+    printed and written to the worker's error file with its causes, and ends the worker with code 1.
     """
 
     function: Callable[..., object]
@@ -249,7 +250,7 @@ class FunctionCall(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the function, for display."""
         return str(getattr(self.function, "__qualname__", None) or repr(self.function))
 
 
@@ -263,14 +264,15 @@ class AffinityMode(StrEnum):
 
 
 class NumaOptions(Struct, frozen=True):
-    """Workers are bound to CPUs near their GPUs, or, without GPUs, spread over the machine.
+    """The binding of workers to CPUs near their GPUs, or without GPUs across the machine.
 
-    Memory follows by itself: the kernel takes it from the node of the CPU that first uses it.
+    Memory follows by itself: the kernel takes it from the NUMA node of the CPU that first uses it.
     """
 
     affinity_mode: AffinityMode
     should_fall_back_if_binding_fails: bool = False
-    """Run unbound, with a notice, where this machine does not allow it; else that is an error."""
+    """Whether to run unbound, with a notice, where this machine does not allow the binding; else
+    that is an error."""
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
@@ -279,29 +281,30 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     """The exact command; `${local_rank}` in an argument is replaced by the worker's local rank."""
     function: FunctionCall | None = None
-    """Instead of `argv`. Its results are `JobEnd.return_values`."""
+    """The function to run instead of `argv`. Its results are `JobEnd.return_values`."""
     start_method: StartMethod | None = None
-    """None: FORKSERVER for a function or with `preload`, else SPAWN."""
+    """How workers are started; None: FORKSERVER for a function or with `preload`, else SPAWN."""
     preload: tuple[str, ...] = ()
-    """Modules that are imported once, in a prepared process that workers are forked from. They see
-    the agent's environment, not a worker's. `__main__` may be named if there is a function."""
+    """Modules that are imported once, in a prepared process that workers are forked from. The
+    modules see the agent's environment, not a worker's. `__main__` is allowed if there is a
+    function."""
     count: int = 1
     role: str = "default"
     omp_threads: int | None = None
     """Value of OMP_NUM_THREADS for workers that would inherit none; None: leave it unset."""
     virtual_local_rank: bool = False
-    """Every worker gets LOCAL_RANK 0 and sees one device, its own."""
+    """Whether every worker gets LOCAL_RANK 0 and sees one device only."""
     numa: NumaOptions | None = None
-    """None: workers may run where their agent may."""
+    """The binding of workers to CPUs; None: workers have the agent's CPUs."""
     unbuffered: bool = False
-    """Workers get PYTHONUNBUFFERED=1: their output is read for progress."""
+    """Whether workers get PYTHONUNBUFFERED=1, because their output is read for progress."""
     keep_env: tuple[str, ...] = ()
-    """Variables of a scheduler's task that workers get all the same, or patterns of their names."""
+    """Variables of a scheduler's task that workers inherit, or patterns of their names."""
     devices: int = 0
-    """How many accelerators a single worker of this node has, for frameworks that must be told; 0:
-    none, or nobody has counted."""
+    """The number of accelerators of this node's single worker, for frameworks that need it; 0:
+    none, or they were not counted."""
     export_run_id: tuple[str, ...] = ()
-    """Trackers of experiments whose variables name the same run in all rounds."""
+    """The experiment trackers whose variables name the same run in all rounds."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -320,43 +323,47 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def method(self) -> StartMethod:
-        """The start method that was asked for, or what is usual for what runs."""
+        """The start method that was asked for, or the default for the kind of program."""
         if self.start_method is not None:
             return self.start_method
         return StartMethod.FORKSERVER if self.function or self.preload else StartMethod.SPAWN
 
 
 class OutputConfig(Struct, frozen=True, kw_only=True):
-    """Where output goes. `redirects` and `tee` keep the flag's grammar: `3` or `0:1,10:3`."""
+    """The destinations of output.
+
+    `redirects` and `tee` keep the flag's grammar: `3` or `0:1,10:3`.
+    """
 
     mode: OutputMode = OutputMode.AUTO
     quiet: bool = False
     report: FailureReport = FailureReport.AUTO
     log_format: Literal["text", "json"] = "text"
     log_level: LogLevel = "INFO"
-    """The least level of the agent's own lines that are shown (LOGLEVEL)."""
+    """The lowest level of the agent's own lines that is shown (LOGLEVEL)."""
     log_dir: str | None = None
     redirects: str = "0"
     tee: str = "0"
     temp_dir: str = "/tmp"
-    """Where workers' error files live without a log directory (TMPDIR)."""
+    """The directory of workers' error files without a log directory (TMPDIR)."""
     prefix_template: str | None = None
-    """Replaces the prefix of teed lines (`--log-line-prefix-template`)."""
+    """The template of the prefix of teed lines (`--log-line-prefix-template`)."""
     colour: bool = True
-    """Whether a terminal may be coloured (NO_COLOR, TERM)."""
+    """Whether colours are allowed on a terminal (NO_COLOR, TERM)."""
     draws: bool = True
-    """Whether a terminal may redraw what stands there: a status line, progress bars (TERM)."""
+    """Whether lines on a terminal may be redrawn: a status line, progress bars (TERM)."""
     local_ranks_filter: tuple[int | str, ...] | None = None
-    """The only workers that reach the console: local ranks, and global ones such as "g12"."""
+    """The workers whose output reaches the console: local ranks, and global ones such as "g12";
+    None: all."""
     duplicate_stdout_filters: tuple[str, ...] = ()
-    """Teed lines with one of these texts are copied to one file for each round."""
+    """Teed stdout lines that contain one of these texts are copied to one file for each round."""
     duplicate_stderr_filters: tuple[str, ...] = ()
     log_layout: Literal["torchrun", "rounds"] = "torchrun"
     log_max_bytes: int = 0
-    """The size at which a log file is rotated; 0: it grows."""
+    """The size at which a log file is rotated; 0: no limit."""
     progress_pattern: str = ""
     """The pattern that the relay looks for in the workers' output (`process/relay/pattern.py`);
-    empty: none. Both streams go through the relay then; see `WorkerConfig.unbuffered`."""
+    empty: none. With a pattern both streams go through the relay; see `WorkerConfig.unbuffered`."""
     logs_specs: object = "default"
     """The object that chooses the log files: a name (see `process/logs/specs.py`), or an object
     with `reify`, which already has redirects, tees and ranks."""
@@ -369,43 +376,48 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """How workers are stopped: a signal to the group, a grace, then SIGKILL."""
 
     shutdown_grace_s: float = 25.0
-    """For a drain or a cancelled job; under the 30 s after which schedulers kill."""
+    """The grace in seconds for a drain or a cancelled job. It is below 30 s, after which schedulers
+    kill."""
     restart_grace_s: float = 5.0
-    """For a round that ends: workers stuck in a collective never answer SIGTERM."""
+    """The grace in seconds at the end of a round: workers stuck in a collective never answer
+    SIGTERM."""
     drain_deadline_s: float | None = None
-    """From the request to leave until this node's workers are killed; a fifth of it is kept for
-    them to stop, the rest is for a last checkpoint. None: `shutdown_grace_s`."""
+    """The time in seconds from the request to leave until this node's workers are killed. A fifth
+    of it is for stopping them, the rest for a last checkpoint. None: `shutdown_grace_s`."""
     drain_signal: str = ""
-    """Sent to the workers when the job is about to lose a node; empty: none."""
+    """The signal that workers get when the job is about to lose a node; empty: none."""
     preempt_notice: str = ""
-    """A file whose appearance means that this node must leave, or `cmd:COMMAND`, that it ends with
-    code 0; empty: nothing is watched."""
+    """The notice that this node must leave: a file that appears, or `cmd:COMMAND` that ends with
+    code 0; empty: none."""
     leave_in_s: float | None = None
-    """When this node leaves by itself, since its time is over; None: it does not."""
+    """The time until this node leaves because its allocation ends, in seconds; None: it does not
+    leave."""
     limit_in_s: float | None = None
-    """When the scheduler ends this node's time, counted as `leave_in_s`; None: nobody has said."""
+    """The time until the scheduler ends this node's allocation, counted as `leave_in_s`; None:
+    unknown."""
     is_slurms: bool = False
-    """Slurm has started this node."""
+    """Whether Slurm has started this node."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     signal_scope: Literal["session", "worker"] = "session"
-    """The processes that the signal of a stop reaches at once: the process group of each worker, or
-    the worker alone, and the rest when it has ended."""
+    """The processes that get the signal of a stop first: the process group of each worker, or the
+    worker alone, and the rest of its group when it has ended."""
     exit_codes: tuple[tuple[str, int], ...] = ()
-    """Overrides of the exit code of a class, by its name."""
+    """The exit codes that replace those of a class, by its name."""
 
     def __post_init__(self) -> None:
         _check(self)
 
     @property
     def drain_deadline(self) -> float:
-        """In seconds, whether it was given or not."""
+        """The drain deadline in seconds, given or default."""
         given = self.drain_deadline_s
         return self.shutdown_grace_s if given is None else given
 
     def exit_code(self, name: str, finer: str = "") -> int:
         """Return the exit code of a class.
 
-        The person's `--exit-code` (the last one), that of the `finer` class first; else its own.
+        The last `--exit-code` for the `finer` class counts first, then the last one for the class,
+        then the default of the class.
         """
         chosen = dict(self.exit_codes)
         return chosen.get(finer, chosen.get(name, CODES[name]))
@@ -416,12 +428,12 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
     token_file: str | None = None
     token_text: str | None = None
-    """The token itself. An agent of the command line gets only its job's token."""
+    """The token. An agent of the command line gets only its job's token."""
     token_fd: int | None = None
-    """An inherited descriptor that the token is to be read from, by the command line."""
+    """An inherited descriptor from which the command line reads the token."""
     insecure: bool = False
     store_networks: tuple[str, ...] = ()
-    """CIDRs that may use this node's round store without enrolling (behaviour F9)."""
+    """CIDRs whose addresses may use this node's round store without enrolling (behaviour F9)."""
 
     def __repr__(self) -> str:
         text, insecure = "given" if self.token_text else "none", self.insecure  # Not the token.
@@ -429,24 +441,29 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
 
 class ObserveConfig(Struct, frozen=True, kw_only=True):
-    """Where events and metrics go, besides the console."""
+    """The destinations of events and metrics, besides the console."""
 
     event_log_handler: str = "null"
-    """`null`, `console`, `jsonl:FILE`, or the name of a package's handler (and `:ARGUMENT`)."""
+    """The event handler: `null`, `console`, `jsonl:FILE`, or the name of a package's handler (with
+    `:ARGUMENT`)."""
     json_summary: str | None = None
-    """A file that gets the whole outcome at the end."""
+    """A file for the whole outcome at the end."""
     history: str | None = None
-    """A file, or a directory (with a slash), for the history of the job that this node hosts."""
+    """A file, or a directory (with a slash), for the history of the job, if this node hosts the
+    job."""
     keep_in: str = ""
-    """The directory in which something is kept of each job; empty: nothing is."""
+    """The directory in which the ends of jobs are kept; empty: they are not kept."""
     metrics: Endpoint | None = None
-    """Where to serve metrics for Prometheus; port 0: the system chooses."""
+    """The address of metrics for Prometheus; with port 0 the system chooses."""
     health_port: int | None = None
-    """Where health checks get answers, at its session's host (TORCHELASTIC_HEALTH_CHECK_PORT)."""
+    """The port of health checks, at the session's host (TORCHELASTIC_HEALTH_CHECK_PORT)."""
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
-    """One agent's whole task. The table of settings names these parts and their fields."""
+    """The whole configuration of one agent.
+
+    The table of settings names these parts and their fields.
+    """
 
     rendezvous: RendezvousConfig
     workers: WorkerConfig
@@ -455,7 +472,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     access: AccessConfig = AccessConfig()
     observe: ObserveConfig = ObserveConfig()
     notices: tuple[str, ...] = ()
-    """Remarks about the command line, one line each, to be shown at the start."""
+    """Remarks about the command line to show at the start, one line each."""
 
 
 SECTIONS: dict[str, type[Struct]] = {
@@ -467,11 +484,11 @@ SECTIONS: dict[str, type[Struct]] = {
     "access": AccessConfig,
     "observe": ObserveConfig,
 }
-"""The structs that settings fill, by the names that the table of settings has for them."""
+"""The structs that settings fill, by their names in the table of settings."""
 
 
 def default_of(row: Setting) -> object:
-    """Return the default of the field that a setting fills; None: it has none."""
+    """Return the default of the field that a setting fills; None if it has no default."""
     kind = SECTIONS[row.section]
     names, last = kind.__struct_fields__, kind.__struct_defaults__
     return dict(zip(reversed(names), reversed(last), strict=False)).get(row.field)

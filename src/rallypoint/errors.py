@@ -57,7 +57,7 @@ _BANNER_WIDTH = 60
 
 
 class ExitClass(Enum):
-    """How a command ends; the number is the default exit code of the class."""
+    """The class of a command's end; the number is its default exit code."""
 
     SUCCESS = 0
     FAILED = 1
@@ -69,22 +69,22 @@ MACHINE_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
     | {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 )
-"""Error numbers by which a machine says that it lacks something, or that a part of it is broken."""
+"""Error numbers by which a machine reports that a resource is exhausted, or a part is broken."""
 
 
 class Shortage(NamedTuple):
-    """The resource of this machine that was refused while workers were being started."""
+    """The resource that this machine refused while workers were being started."""
 
     stage: str
-    """The step that failed: `fork`, `open log files`."""
+    """The step that failed, such as `fork` or `open log files`."""
     errno: int
-    """One of `MACHINE_ERRNOS`."""
+    """The error number: one of `MACHINE_ERRNOS`."""
 
 
 class PortableError(Exception):
-    """An error that goes from one process to another whatever its constructor takes.
+    """An error that can be pickled and copied, whatever its constructor takes.
 
-    It is pickled and copied by its arguments and its fields.
+    It is pickled by its arguments and its fields.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -99,22 +99,21 @@ def _remade(kind: type[BaseException], args: tuple[object, ...]) -> BaseExceptio
 
 
 class RallypointError(PortableError):
-    """Base of all. `str(error)` is one line for a person: what was wrong, and the fix."""
+    """The base of all errors. `str(error)` is one line for a person: the fault and the fix."""
 
     exit_class = ExitClass.FAILED
     shortage: Shortage | None = None
-    """Set if workers could not be started because this machine lacks something: no job and no
-    option is to blame."""
+    """The missing resource, if workers could not be started because of this machine; then neither
+    the job nor an option is to blame."""
 
 
 _Error = TypeVar("_Error", bound=RallypointError)
 
 
 def during(stage: str, number: int | None, error: _Error) -> _Error:
-    """Return the same error.
+    """Add a shortage to the error if this machine refused the step, and return the error.
 
-    If it was this machine that has refused the step, it has a shortage, and the same command may
-    work elsewhere.
+    With a shortage the same command may work on another machine.
     """
     if number in MACHINE_ERRNOS:
         assert number is not None
@@ -153,7 +152,7 @@ def _shown(value: object) -> object:
 
 
 class UnguardedLaunchError(UsageError):
-    """A worker imports the program that has launched it, and that launches again."""
+    """A worker imports the program that launched it, and so launches again."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -163,11 +162,11 @@ class UnguardedLaunchError(UsageError):
 
 
 class ParameterError(UsageError, ValueError):
-    """An argument or a configuration value can't be used; names it, its value and the fix."""
+    """An argument or a configuration value can't be used. Names it, its value and the fix."""
 
 
 class RuntimeParameterError(ParameterError, RuntimeError):
-    """The same where torch raises a RuntimeError."""
+    """An argument can't be used, where torch raises a RuntimeError."""
 
 
 class CommandLineError(RuntimeParameterError, SystemExit):
@@ -183,12 +182,12 @@ class CommandLineError(RuntimeParameterError, SystemExit):
 
     @property
     def code(self) -> int:  # type: ignore[override]
-        """The exit code of a program that does not catch it."""
+        """The exit code of a program that does not catch the error."""
         return self.exit_class.value
 
 
 class UnusedHookError(UsageError, TypeError):
-    """A class of an agent overrides a method of torch's that nothing calls here."""
+    """A subclass of an agent overrides a method of torch's agent that is never called here."""
 
 
 class UnknownEventHandlerError(ParameterError, KeyError):
@@ -199,13 +198,13 @@ class UnknownEventHandlerError(ParameterError, KeyError):
 
 
 class InfrastructureError(RallypointError):
-    """Something around the job failed; the same command may work when run again."""
+    """Something around the job failed; the same command may work when it is run again."""
 
     exit_class = ExitClass.INFRASTRUCTURE
 
 
 class RendezvousError(InfrastructureError):
-    """The nodes could not agree."""
+    """The nodes could not agree on a round."""
 
 
 class RendezvousTimeoutError(RendezvousError):
@@ -245,8 +244,10 @@ class RendezvousStateError(RendezvousError):
 
 
 class RecordError(RendezvousStateError):
-    """The value in a job's register can't be used: it is foreign, corrupt, of a newer version, or
-    another token's. It is the same the next time.
+    """The value in a job's register can't be used.
+
+    It is foreign, corrupt, of a newer version, or sealed with another token. A retry finds the
+    same.
     """
 
     exit_class = ExitClass.USAGE
@@ -255,7 +256,7 @@ class RecordError(RendezvousStateError):
 class UnfitRecordError(RecordError):
     """A value in a job's record is one that no leader writes.
 
-    A leader that runs puts its own record there again.
+    A running leader restores its own record.
     """
 
     def __init__(self, fault: str) -> None:
@@ -264,7 +265,7 @@ class UnfitRecordError(RecordError):
             "replaces it, remove the record or use another run id"
         )
         self.fault = fault
-        """The field, its value and what it needs."""
+        """The field, its value and the valid values."""
 
 
 class RendezvousPlugInError(RendezvousError, RuntimeError):
@@ -282,14 +283,11 @@ class EnrolmentError(InfrastructureError):
 
 
 class StoreError(InfrastructureError, RuntimeError):
-    """A key-value store could not do what it was asked to.
-
-    Torch's stores raise RuntimeErrors.
-    """
+    """A key-value store failed to carry out an operation. Torch's stores raise RuntimeErrors."""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """Keys that were not written, or ranks that did not arrive; the store stays usable."""
+    """Keys were not written, or ranks did not arrive, in time; the store stays usable."""
 
     def __init__(self, doing: str, missing: Sequence[str], waited_s: float) -> None:
         self.doing, self.missing, self.waited_s = doing, tuple(missing), waited_s
@@ -304,9 +302,7 @@ class StoreTimeoutError(StoreError, TimeoutError):
 class StoreConnectionError(StoreError, ConnectionError):
     """The store's server can't be reached, went away, or does not answer.
 
-    The object can't be used any more.
-
-    Whether the operation was carried out is not known.
+    The object can't be used any more. Whether the operation was carried out is unknown.
     """
 
     def __init__(self, peer: str, doing: str, reason: str) -> None:
@@ -323,7 +319,7 @@ class StoreQueueEmptyError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """A store's file is no such file, or was damaged; nothing was changed."""
+    """A file is not a store's file, or is damaged; nothing was changed."""
 
     def __init__(self, file_name: str, offset: int, reason: str) -> None:
         self.file_name, self.offset, self.reason = file_name, offset, reason
@@ -334,7 +330,7 @@ class StoreCorruptError(StoreError):
 
 
 class LogsSpecsError(UsageError):
-    """A package's plug-in that places output (`--logs-specs`) can't be used."""
+    """A package's plug-in for log files (`--logs-specs`) can't be used."""
 
 
 class LogStorageError(InfrastructureError):
@@ -342,8 +338,9 @@ class LogStorageError(InfrastructureError):
 
 
 class FailedProcess(Protocol):
-    """The part of `rallypoint.elastic.multiprocessing.ProcessFailure` that `ChildFailedError`
-    needs.
+    """The part of torch's `ProcessFailure` that `ChildFailedError` needs.
+
+    `rallypoint.elastic.multiprocessing.ProcessFailure` has it.
     """
 
     local_rank: int
@@ -355,23 +352,22 @@ class FailedProcess(Protocol):
     timestamp: int
 
     def signal_name(self) -> str:
-        """`SIGSEGV`, or `<N/A>`."""
+        """Return the name of the signal, such as `SIGSEGV`; `<N/A>` for no signal."""
 
     def timestamp_isoformat(self) -> str:
-        """Return when it failed."""
+        """Return the time of the failure in ISO format."""
 
     def section(self, index: int, rank: int) -> str:
-        """Return the lines about it."""
+        """Return the lines about the failure."""
 
 
 class ChildFailedError(RallypointError):
-    """Workers failed. `failures` are those that are known here, by global rank; at least one.
+    """Workers failed.
 
-    `first_rank` is the first cause as the whole job sees it (behaviour A3); None: the failure with
-    the earliest time. `followed`: how many failures there were besides in the job; None: as many as
-    `failures` holds.
-
-    Unlike other errors its text has many lines: torch's banner.
+    `failures` has the failures that this node knows, by global rank; at least one. `first_rank` is
+    the first cause in the whole job (behaviour A3); None: the failure with the earliest time.
+    `followed` is the number of other failures in the job; None: as many as `failures` holds. Unlike
+    other errors it has a text of many lines: torch's banner.
     """
 
     def __init__(
@@ -398,7 +394,7 @@ class ChildFailedError(RallypointError):
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """Return the banner: a title, the other failures, the first cause.
 
-        Torch's parameter names.
+        The parameters have torch's names.
         """
         root_rank, root = self.get_first_failure()
         others = [item for item in self.failures.items() if item[0] != root_rank]
@@ -424,7 +420,7 @@ class ChildFailedError(RallypointError):
 
 
 def _moment(failure: FailedProcess) -> float:
-    """Return when it failed; torch's failures have whole seconds."""
+    """Return the time of a failure; torch's failures have whole seconds."""
     moment: float = getattr(failure, "moment", failure.timestamp)
     return moment
 
@@ -441,27 +437,28 @@ class SignalException(RallypointError):
 
 
 class ProtocolError(RallypointError):
-    """The peer sent what the protocol forbids; the connection must be closed."""
+    """The peer broke the protocol; the connection must be closed."""
 
 
 class MessageError(ProtocolError):
-    """A message that does not decode, or has a value outside its limits (`core/limits.py`).
+    """A message can't be decoded, or has a value outside its limits (`core/limits.py`).
 
-    Its sender would send it again.
+    A retry would send the same message.
     """
 
     exit_class = ExitClass.USAGE
 
 
 class ForeignPeerError(ProtocolError):
-    """The other side is not Rallypoint at all."""
+    """The peer is another program than Rallypoint."""
 
     exit_class = ExitClass.USAGE
 
 
 class PeerHungUpError(ForeignPeerError):
-    """The peer closed the connection before it sent anything: another program, or a proxy without a
-    backend.
+    """The peer closed the connection before it sent anything.
+
+    It is another program, or a proxy without a backend.
     """
 
     def __init__(self, text: str = "it closes the connection without an answer") -> None:
@@ -469,12 +466,12 @@ class PeerHungUpError(ForeignPeerError):
 
 
 class VersionMismatchError(ProtocolError):
-    """The other side uses no version of the session protocol that this one uses (behaviour R7)."""
+    """The peer uses no version of the session protocol that this program uses (behaviour R7)."""
 
     exit_class = ExitClass.USAGE
 
     def __init__(self, ours: str, theirs: str) -> None:
-        """Each as `version 2` or `versions 2 to 3`."""
+        """Make the error; the arguments are texts such as `version 2` or `versions 2 to 3`."""
         self.ours, self.theirs = ours, theirs
         super().__init__(
             f"this node uses {ours} of Rallypoint's protocol but its peer uses {theirs}: "
@@ -483,4 +480,4 @@ class VersionMismatchError(ProtocolError):
 
 
 class InvariantError(RallypointError):
-    """A bug in Rallypoint: stop, and report it."""
+    """A bug in Rallypoint; the program stops, and asks for a report."""

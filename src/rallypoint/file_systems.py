@@ -1,9 +1,9 @@
-"""On which file system a directory lies, and whether other machines may see what is in it.
+"""The file system of a directory, and whether other machines can see the directory.
 
-A type says much, not all: a disk of this machine may be exported to others, and this machine may be
-all that a job has. So this is for remarks; nothing is refused because of it. But a directory that
-is about to be mounted is waited for (`why_not_there`): in its empty mount point a node would begin
-the job that the others have begun elsewhere.
+The type of a file system is only a hint: a disk of this machine may be exported to others, and this
+machine may be all that a job has. So the type leads to remarks, never to a refusal. But a directory
+that is about to be mounted is waited for (`why_not_there`): in its empty mount point a node would
+begin the job that the others have begun elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 class FileSystemReach(Enum):
-    """The processes that see what is written there."""
+    """The machines that see the files of a file system."""
 
     SHARED = "other machines too"
     LOCAL = "this machine alone"
@@ -41,17 +41,17 @@ _LOCAL = frozenset(
 
 
 class FileSystem(Struct, frozen=True):
-    """One that is mounted."""
+    """A mounted file system."""
 
     type: str
-    """The type as the kernel names it."""
+    """The type in the kernel's notation."""
     mounted_on: str
 
     @property
     def reach(self) -> FileSystemReach:
-        """Return the reach of its type.
+        """The machines that see a file system of this type.
 
-        What a program serves (fuse) comes from a network nearly always.
+        A file system that a program serves (fuse) is nearly always on a network.
         """
         if self.type in _LOCAL:
             return FileSystemReach.LOCAL
@@ -60,10 +60,10 @@ class FileSystem(Struct, frozen=True):
 
 
 def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
-    """Return where an absolute path without links lies.
+    """Return the file system of an absolute path without links; None if it is unknown. Pure.
 
-    `mounts`: as /proc/self/mountinfo has them, in their order: a later one hides an earlier one at
-    the same place. Pure.
+    `mounts` is the content of /proc/self/mountinfo: a later mount hides an earlier one at the same
+    place.
     """
     found, name = None, os.fsencode(path)
     longest = -1
@@ -80,10 +80,12 @@ def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
 
 
 def not_mounted(path: str, mounts: bytes, to_mount: bytes) -> str:
-    """Return the mount point above an absolute path on which nothing is mounted.
+    """Return the mount point above a path on which nothing is mounted; empty if there is none.
 
-    The path has no links; empty: it has none. `to_mount`: as /etc/fstab has them; those that are
-    mounted by hand do not count unless other machines see them. Pure.
+    Pure.
+
+    The path is absolute and has no links. `to_mount` is the content of /etc/fstab; file systems
+    that are mounted by hand count only if other machines see them.
     """
     name, found = os.fsencode(path), b""
     for line in to_mount.splitlines():
@@ -109,10 +111,9 @@ def _is_below(name: bytes, point: bytes) -> bool:
 
 
 def why_not_there(path: str, *, may_part: bool) -> str:
-    """Return why a directory of several nodes is not to be made or used yet; empty: it may be.
+    """Return why a directory for several nodes must not be made or used yet; empty: it may. Blocks.
 
     `may_part`: some of the nodes suffice for the job, so that others could begin it elsewhere.
-    Blocks.
     """
     try:
         with open(_TO_MOUNT, "rb") as to_mount, open(_MOUNTS, "rb") as mounts:
@@ -130,28 +131,31 @@ def why_not_there(path: str, *, may_part: bool) -> str:
 
 
 def local_file_system(path: str) -> str:
-    """Return the type of the file system if it is one of this machine alone.
+    """Return the type of a path's file system if only this machine sees it; else empty.
 
-    Empty if it is not, or that is not known. The path need not exist yet.
+    Empty also if it is unknown. The path need not exist yet.
     """
     found = file_system_at(path)
     return found.type if found is not None and found.reach is FileSystemReach.LOCAL else ""
 
 
 def is_shared(path: str) -> bool:
-    """Whether it lies on a file system that other machines see. It need not exist. Blocks."""
+    """Return whether a path, which need not exist, is on a file system of several machines.
+
+    Blocks.
+    """
     found = file_system_at(path)
     return found is not None and found.reach is FileSystemReach.SHARED
 
 
 def lies_on(path: str) -> str:
-    """On what it lies, in parentheses, after a space; empty if nobody knows. Blocks."""
+    """Return the file system of a path, in parentheses after a space; empty if unknown. Blocks."""
     found = file_system_at(path)
     return "" if found is None else f" ({found.type}, mounted on {found.mounted_on})"
 
 
 def file_system_at(path: str) -> FileSystem | None:
-    """Return where a path lies, which need not exist; None: nobody knows. Blocks."""
+    """Return the file system of a path, which need not exist; None if it is unknown. Blocks."""
     try:
         with open(_MOUNTS, "rb") as file:
             return file_system_of(os.path.realpath(path), file.read())
@@ -160,8 +164,8 @@ def file_system_at(path: str) -> FileSystem | None:
 
 
 def lies_here(path: str, local: str) -> str:
-    """Return the sentence about a directory that several nodes are to share.
+    """Return the remark about a shared directory that other machines do not see.
 
-    `local`: its file system.
+    `local` is its file system.
     """
     return f"{path} lies on {local}, a file system that other machines do not see"

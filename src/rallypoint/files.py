@@ -1,9 +1,9 @@
-"""Opening files for writing, and removing our directories: the one place for both.
+"""Opening of files for writing, and removal of directories: the only module for both.
 
-Where Rallypoint chose the name, another user may have guessed it: `safe_open` writes to no link,
-pipe, device or file of another user. Where a person chose the name, `open_named` opens whatever
-that is: a link is followed, a device or a pipe is written to. Neither waits for the reader of a
-pipe, gives the descriptor to a program that is started, or makes a terminal the controlling one.
+If Rallypoint chose the name, another user may have guessed it: `safe_open` writes to no link, pipe,
+device or file of another user. If a person chose the name, `open_named` opens whatever it names: a
+link is followed, a device or a pipe is written to. Neither waits for the reader of a pipe, passes
+the descriptor to a started program, or makes a terminal the controlling one.
 
 The standard library alone: workers import this too.
 """
@@ -20,12 +20,13 @@ Path = str | bytes
 
 
 def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
-    """Turn a text of a person's into a path for system calls.
+    """Return a path for system calls for the text of an option.
 
-    `file:///a` is `/a`, and with `expand` `~/a` is in the user's home. Looks at no file.
+    Looks at no file.
 
-    Raises ValueError, which begins with `needs`, for another address (`s3://...`, `dbfs:/...`), for
-    a variable that no shell has replaced, and for a home that is not known.
+    `file:///a` is `/a`, and with `expand` `~/a` is in the user's home. Raises ValueError, which
+    begins with `needs`, for another address (`s3://...`, `dbfs:/...`), for a shell variable that
+    was not replaced, and for an unknown home.
     """
     if text[:5].lower() == "file:":
         host, slash, rest = text[5:].removeprefix("//").partition("/")
@@ -49,12 +50,12 @@ def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
 
 
 def is_unset_variable(text: str) -> bool:
-    """Return whether this begins with a variable in the way of a shell, which none has replaced."""
+    """Return whether the text begins with a shell variable that was not replaced."""
     return text[:1] == "$" and (text[1:2] in ("_", "{", "(") or text[1:2].isalnum())
 
 
 def _scheme(text: str) -> str:
-    """`s3://` of `s3://...`, `dbfs:/` of `dbfs:/...`; empty if the text begins otherwise."""
+    """Return the scheme of an address, such as `s3://`; empty if there is none."""
     scheme, is_there, rest = text.partition(":/")
     is_one = scheme[:1].isalpha() and all(c.isalnum() or c in "+.-" for c in scheme)
     if not is_there or not is_one or len(scheme) == 1:
@@ -80,10 +81,10 @@ def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
-    """Put this content under a name at once, by way of a draft beside it.
+    """Replace a file atomically by one with this content, through a draft beside it. Blocks.
 
-    With `sync` the content is on the disk then. Blocks. Raises OSError; then nothing has changed,
-    and no draft is left.
+    With `sync` the content is on the disk afterwards. Raises OSError; then nothing has changed, and
+    no draft is left.
     """
     fd = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -102,10 +103,10 @@ def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bo
 
 
 def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Return a descriptor of what a person named. What is new gets their umask.
+    """Return a descriptor of a file, pipe or device that a person named. Raises OSError.
 
-    Raises OSError; ENXIO for a pipe that nobody reads. Writing to it blocks, unless `flags` has
-    O_NONBLOCK.
+    A new file gets the user's umask. ENXIO is raised for a pipe without a reader. Writing to a pipe
+    blocks, unless `flags` has O_NONBLOCK.
     """
     fd = os.open(path, flags | _ALWAYS, mode)
     if not flags & os.O_NONBLOCK:
@@ -114,16 +115,16 @@ def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write until the whole is written. Raises OSError; a part of it may be written then."""
+    """Write all of the data. Raises OSError; a part of it may be written then."""
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
 
 
 def prove_writable(directory: str, block: bytes) -> None:
-    """Write a block to a new file there, which reaches the disk, so that a full one shows.
+    """Write a block to a temporary file that reaches the disk, to detect a full disk.
 
-    Blocks; raises OSError. Nothing is left of it.
+    Blocks; raises OSError. The file is removed.
     """
     path = os.path.join(directory, f".rallypoint-{os.urandom(8).hex()}")
     fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -136,10 +137,10 @@ def prove_writable(directory: str, block: bytes) -> None:
 
 
 def make_pipe(path: Path) -> int:
-    """Make a named pipe of mode 0600 where nothing is yet.
+    """Make a named pipe of mode 0600 under a free name, and open both of its ends.
 
-    Returns both of its ends in one descriptor that does not block, so that reading it never comes
-    to an end. Raises OSError.
+    Returns one non-blocking descriptor for both ends, so that reading it never meets an end of
+    file. Raises OSError.
     """
     os.mkfifo(path, 0o600)
     try:
@@ -150,10 +151,7 @@ def make_pipe(path: Path) -> int:
 
 
 def make_private_dir(stem: str) -> str:
-    """Make a directory of mode 0700 whose name begins with `stem`, and can't be guessed.
-
-    Raises OSError.
-    """
+    """Make a directory of mode 0700 with a random name that begins with `stem`. Raises OSError."""
     while True:
         path = stem + os.urandom(4).hex()
         try:
@@ -164,7 +162,9 @@ def make_private_dir(stem: str) -> str:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory of ours with all that is in it, as far as possible. Never raises.
+    """Remove a directory of Rallypoint's with its content, as far as possible.
+
+    Never raises.
 
     Usually there are plain files and directories only. Then nothing is imported: shutil would take
     longer than the removal, at the end of each job.
@@ -192,8 +192,10 @@ def _remove_otherwise(path: str) -> None:
 def why_not_private(
     status: os.stat_result, what: str, path: str, *, not_a_file: str, not_yours: str
 ) -> str | None:
-    """Return the fault and the fix, unless it is a regular file of this user that no other user may
-    use: what such a file holds decides who takes part in a job.
+    """Return why a file is not private to this user, with the fix; None if it is.
+
+    A private file is a regular file that no other user may use: its content decides who takes part
+    in a job.
 
     `status` is that of an open descriptor: a name may lead elsewhere the next time. `not_a_file`
     and `not_yours` are the fixes for these two; `what` is the file's kind.

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for.
+"""Packages whose names are imported at first use.
 
 A program that needs one name of a package does not import the modules of the others.
 """
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 def exports(
     package: dict[str, object], names: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` (PEP 562) for the package whose globals are given.
+    """Return `__getattr__` and `__dir__` (PEP 562) for the package with these globals.
 
-    `names` says of each module (`.one` is one of the package) what comes from it. A name is looked
-    up once.
+    `names` has the exported names of each module (`.one` is a module of the package). A name is
+    looked up once.
     """
     places = {name: module for module, each in names.items() for name in each}
     own = package["__name__"]

@@ -1,13 +1,10 @@
-"""The names of this machine and of its processes.
+"""The identity of this machine in its present boot, and of its processes.
 
-Of its present start, the one by which a coordinator tells it from others, to hold back those on
-which workers fail, and the space and the time by which a process is told from another one of the
-same number.
+A coordinator tells machines apart by this name, to hold back those on which workers fail. A process
+is told from another one with the same number by its pid namespace and its start time.
 
-Every agent that is started on a machine finds the same name there, until that machine boots. Where
-no name can be trusted to be the same, there is none: then the id of the node stands for it.
-
-The standard library alone.
+Every agent on a machine finds the same name, until the machine boots. Where no name is reliable,
+the name is empty, and the id of the node replaces it. The standard library alone.
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ import socket
 
 _KERNEL_DIGITS = 16
 _STARTED_AT = 19
-"""The place of the start time in /proc/PID/stat, counted from the state on; see proc(5)."""
+"""The position of the start time in /proc/PID/stat, counted from the state on; see proc(5)."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode number that Linux gives to it (PROC_PID_INIT_INO)."""
+"""The inode number of Linux's first pid namespace (PROC_PID_INIT_INO)."""
 _NODE_VARIABLE = "NODE_NAME"
-"""A pod is told by this variable on which machine it runs, if its manifest says so."""
+"""The variable that names a pod's machine, if its manifest sets it."""
 _MAX_BYTES = 255
 """The limit that `core/limits.py` sets for names in messages."""
 
@@ -29,7 +26,7 @@ _MAX_BYTES = 255
 def machine_name(given: str, address: str) -> str:
     """Return the name of this machine; empty: it has none.
 
-    `given`: by a person. `address`: where peers reach this node.
+    `given` is a name from the user, `address` the address by which peers reach this node.
     """
     if given:
         return given
@@ -38,10 +35,10 @@ def machine_name(given: str, address: str) -> str:
 
 
 def choose_name(address: str, *, kernel: str, node_name: str) -> str:
-    """Return the name of a machine without one of a person's.
+    """Return the name of a machine for which the user gave none.
 
-    `kernel` names this start of the machine; it is empty in a container, where neither the start
-    nor the address is the machine's own.
+    `kernel` names the machine's boot; it is empty in a container, where neither the boot nor the
+    address is the machine's own.
     """
     if kernel and _is_of_machine(address):
         return f"{kernel}/{address}"
@@ -50,7 +47,7 @@ def choose_name(address: str, *, kernel: str, node_name: str) -> str:
 
 
 def kernel_id() -> str:
-    """Return the name of this start of this machine; empty where the system tells none."""
+    """Return the id of this machine's boot; empty where the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
@@ -59,10 +56,10 @@ def kernel_id() -> str:
 
 
 def process_space() -> str:
-    """Return the start of this machine and the namespaces of this process.
+    """Return the boot and the namespaces of this process.
 
-    Within them a process has one number, and one time at which it was started. Raises OSError where
-    the system does not tell.
+    Within them a process is identified by its number and its start time. Raises OSError where the
+    system does not show them.
     """
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
@@ -71,24 +68,23 @@ def process_space() -> str:
 
 
 def started_at(pid: int) -> int:
-    """Return when this process was started, in clock ticks since the boot.
+    """Return the start time of this process, in clock ticks since the boot.
 
-    Raises OSError, of which FileNotFoundError and ProcessLookupError say that there is no such
-    process.
+    Raises OSError; FileNotFoundError and ProcessLookupError mean that the process does not exist.
     """
     return int(_stat(pid)[_STARTED_AT])
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return what the kernel tells of a process, from its state on. Raises OSError."""
+    """Return the fields of /proc/PID/stat from the state on. Raises OSError."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
 
 def process_name(pid: int) -> str:
-    """Return a name that no other process has, also after the next boot.
+    """Return a name that no other process has, even after the next boot.
 
-    Empty: there is no such process, it has ended, or the system does not tell.
+    Empty if the process does not exist, has ended, or the system does not show it.
     """
     try:
         stat = _stat(pid)
@@ -99,9 +95,9 @@ def process_name(pid: int) -> str:
 
 
 def _is_in_container() -> bool:
-    """Return whether this process has another pid namespace than the machine's first one.
+    """Return whether this process is in another pid namespace than the machine's first one.
 
-    True as well where the kernel does not tell.
+    True as well where the kernel does not show it.
     """
     try:
         return os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE
@@ -110,7 +106,7 @@ def _is_in_container() -> bool:
 
 
 def _is_of_machine(address: str) -> bool:
-    """Return whether it is in digits, and other machines may reach it."""
+    """Return whether the text is a numeric address that other machines may reach."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         packed = socket.inet_pton(family, address.partition("%")[0])

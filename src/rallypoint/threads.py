@@ -1,4 +1,4 @@
-"""Blocking calls in daemon threads, for a loop that must not wait for them."""
+"""Blocking calls in daemon threads, for an event loop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ _Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 async def run_in_thread(call: Callable[[], T], name: str) -> T:
     """Return the result of `call`, which may block, from a daemon thread for this call alone.
 
-    Nothing waits for it when the process ends, as it would for the threads of an executor.
-
-    If this is cancelled, the call goes on and its result is dropped; else its thread has ended when
-    this returns. SystemExit, KeyboardInterrupt and StopIteration become a RuntimeError.
-
-    Raises InfrastructureError when the system has no thread left.
+    The end of the process does not wait for the thread, as it would for the threads of an executor.
+    If the caller is cancelled, the call continues and its result is dropped; else the thread has
+    ended when this returns. SystemExit, KeyboardInterrupt and StopIteration become a RuntimeError.
+    Raises InfrastructureError when the system can't start a thread.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -48,9 +46,10 @@ async def run_in_thread(call: Callable[[], T], name: str) -> T:
 
 
 class CallThread:
-    """A daemon thread that runs blocking calls for a loop, one after the other, and delays no exit.
+    """A daemon thread that runs blocking calls for a loop, one after the other.
 
-    For the thread of one loop. Starts with the first call, ends with `close`.
+    It does not delay the exit of the process. For the thread of one loop. Starts with the first
+    call, ends with `close`.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,10 +59,10 @@ class CallThread:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._started = False
         self.is_closed = False
-        """Whether it takes no more calls."""
+        """Whether no more calls are accepted."""
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run it after those before it. Raises RuntimeError when closed."""
+        """Run the call after earlier ones. Raises RuntimeError when closed."""
         if self.is_closed:
             raise RuntimeError(f"the thread {self._name} is closed")
         if not self._started:
@@ -74,7 +73,7 @@ class CallThread:
         return future
 
     def close(self) -> None:
-        """Cancel the calls that have not begun; one that has ends by itself."""
+        """Cancel the calls that have not begun; a running one ends by itself."""
         self.is_closed = True
         while not self._calls.empty():
             waiting = self._calls.get()
@@ -91,7 +90,7 @@ class CallThread:
 
 
 def _outcome_of(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Return what it returned or raised, in a form that a future takes."""
+    """Return the result or the exception of the call, in a form that a future takes."""
     try:
         return call(), None
     except (SystemExit, KeyboardInterrupt, StopIteration) as error:
@@ -101,7 +100,7 @@ def _outcome_of(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
-    """For the thread of the loop. A future that was cancelled meanwhile stays so."""
+    """Set the result of a future, unless it was cancelled. For the thread of the loop."""
     if future.done():
         return
     if error is not None:

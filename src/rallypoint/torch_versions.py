@@ -1,9 +1,9 @@
-"""The table of the features of torch's launcher: the torch version that each came with, and its
-effect here.
+"""The features of torch's launcher: the torch version of each, and its effect here.
 
-A flag, or a key of `--rdzv-conf`, that some torch knows is accepted, and where it has no effect
-that is said, with the reason that stands here. What no row and no setting names is an error.
-`docs/torch-versions.md` is made from it by `python tools/torch_versions_page.py`. Pure data.
+A flag, or a key of `--rdzv-conf`, that some torch version knows is accepted. If it has no effect
+here, a notice says so with the reason in this table. A name that neither this table nor a setting
+has is an error. `python tools/torch_versions_page.py` makes `docs/torch-versions.md` from the
+table. Pure data.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Literal
 from msgspec import Struct
 
 VERSIONS = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-"""The versions that the table covers. What is older than the first stands with it."""
+"""The versions that the table covers; older features have the first one."""
 COMPARED = "2.13"
-"""The version whose torchrun the tests run beside ours, unless they are given another."""
+"""The version whose torchrun the tests compare with by default."""
 
 
 class Known(Struct, frozen=True):
-    """One thing that torch's launcher knows."""
+    """One feature of torch's launcher."""
 
     since: str
-    """One of VERSIONS."""
+    """The torch version that introduced it: one of VERSIONS."""
     kind: Literal["flag", "key", "variable", "name", "behaviour"]
     name: str
-    """The name as a person writes it. Of a behaviour: what torch does."""
+    """The name of the flag, key or variable; for a behaviour, a description."""
     here: str = "the same"
-    """The effect here, or the reason why it has none."""
+    """The effect in Rallypoint, or the reason why there is none."""
     effect: bool = True
     takes_value: bool = True
-    """Whether a flag that is not among our settings takes a value."""
+    """Whether a flag that is not among Rallypoint's settings takes a value."""
 
     @property
     def why(self) -> str:
-        """The effect here, for a line on a console."""
+        """The effect in Rallypoint, for a line on a console."""
         return self.here.replace("`", "")
 
 
@@ -145,7 +145,10 @@ KNOWN: tuple[Known, ...] = (
 
 
 def without_effect(kind: str, name: str) -> Known | None:
-    """Return the row of what some torch knows and Rallypoint accepts only; None: there is none."""
+    """Return the row of a flag or key that is accepted without effect.
+
+    None if there is no such row.
+    """
     found = (row for row in KNOWN if row.kind == kind and row.name == name and not row.effect)
     return next(found, None)
 

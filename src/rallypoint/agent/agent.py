@@ -34,20 +34,21 @@ if TYPE_CHECKING:
 
 
 class AgentLinks(NamedTuple):
-    """The connections of an agent on its node."""
+    """The functions by which an agent acts on its node."""
 
     dispatcher: EventDispatcher
     store: StoreAccess
     hurry: Callable[[], None]
-    """Called when nobody is to be waited for any more, also after the end."""
+    """Called when waits have to end, even after the end."""
     fence: Callable[[bool], None]
     """Called at each step: whether what runs here must end with the lease."""
     wait_ready: Callable[[], Awaitable[None]] | None
-    """Until workers could be started: no node starts any before all of them can."""
+    """Waits until workers can be started: no node starts any before all of them can."""
     try_to_start: Callable[[m.Prove, str], Awaitable[e.Tried]] | None = None
-    """Gets the id of this node, and never raises. None: this agent is asked for nothing."""
+    """Tries to start workers; gets the id of this node, and never raises. None: this agent is not
+    asked."""
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
-    """The work to wait for before this node leaves, for a moment; None: none."""
+    """Returns the work to wait for shortly before this node leaves; None: none."""
     look_at_witness: Callable[[], object] | None = None
     """Calls `witness_signalled` for each signal that has reached the witness."""
 
@@ -91,11 +92,11 @@ class Agent:
         self._status = StatusReporter(config, links.dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
         self._is_replaceable = False
-        """A coordinator of this job could be taken over from."""
+        """Whether a coordinator of this job could be taken over from."""
         self.finished: asyncio.Future[e.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
-        """Take part, from now on, by a session that is about to be opened."""
+        """Take part from now on, through a session that is about to be opened."""
         self._membership = _Membership(session, candidate, hosts)
 
     @property
@@ -105,7 +106,7 @@ class Agent:
 
     @property
     def stamp(self) -> Stamp | None:
-        """The name of that round."""
+        """The stamp of that round."""
         return self._state.stamp
 
     @property
@@ -114,16 +115,16 @@ class Agent:
         return self._state.leaving
 
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
-        """Something of this agent's that the workers of that round need."""
+        """Report the death of a helper process that the workers of that round need."""
         if (stamp := self._state.stamp) is not None and stamp.round == round_number:
             self._step(m.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))
 
     def caught(self, number: int) -> None:
-        """Note that a signal arrived for this agent."""
+        """Handle a signal to this agent."""
         self._step(e.SignalCaught(number))
 
     def witness_signalled(self, number: int) -> None:
-        """Note that a signal has reached the witness."""
+        """Handle a signal to the witness."""
         self._step(e.WitnessSignalled(number))
 
     def leave(self, why: str) -> None:
@@ -131,7 +132,7 @@ class Agent:
         self._step(e.LeaveWanted(why))
 
     def say(self, record: Record, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
-        """Report what happened."""
+        """Report an event."""
         stamp = self._state.stamp
         round_ = stamp.round if stamp else None
         self._links.dispatcher.event(event_now(record, self._node_id(), round_, fields))
@@ -288,7 +289,7 @@ class Agent:
             self._membership.session.report(report)
 
     def _tell_progress(self) -> None:
-        """While it can be known: the shared memory of a round ends with its workers."""
+        """Report the last progress, before the shared memory of the round ends with its workers."""
         if self._membership is not None:
             self._membership.session.tell_progress()
 
@@ -315,7 +316,7 @@ class Agent:
             self._trying.cancel()
 
     async def close(self) -> None:
-        """After `finished`: end what still runs."""
+        """End the processes that still run. Call after `finished`."""
         self._stop_trying()
         if self._trying is not None:
             await asyncio.wait((self._trying,))
@@ -334,7 +335,7 @@ class Agent:
             workers.kill()
 
     def source_failed(self, error: RallypointError) -> None:
-        """Note that the process from which workers are forked can't be had."""
+        """Note that the prepared process, from which workers are forked, can't be started."""
         self._step(e.SourceFailed(error))
 
     def _finish(self, finish: e.Finish) -> None:
@@ -371,4 +372,4 @@ class _Membership(NamedTuple):
     session: AgentSession
     candidate: Candidate
     hosts: bool
-    """The coordinator lives in this agent."""
+    """Whether the coordinator lives in this agent."""

@@ -1,7 +1,7 @@
 """The answers to people about this node's workers: their stacks, and their last output.
 
 The coordinator asks (`core/watch/collection_messages.py`). Each answer is a task, which waits until
-a piece of it is wanted; nothing of it is in the way of heartbeats.
+a piece of it is wanted, so that it never delays heartbeats.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from rallypoint.process.logs.newest import OutputLines, OutputReader, ReadStart
 from rallypoint.process.logs.worker_output import WorkerOutputs
 
 DUMP_S = 2.0
-"""How long workers may take to write their stacks."""
+"""How long workers may take to write their stacks, in seconds."""
 ANSWERS_MAX = 64
 WAIT_S = 120.0
-"""An answer of which no piece is wanted for so long is dropped: who wanted it has gone."""
+"""The time in seconds after which an answer is dropped of which no piece was wanted."""
 
 LOOK_S = 0.25
-"""Between two looks for new output while somebody follows it."""
+"""The interval in seconds of looking for new output while a person follows it."""
 _PIECE_BYTES = 32 * 1024
 
 AnswerPiece = tuple[int, tuple[WorkerAnswer, ...]]
-"""A piece of an answer, with its round."""
+"""The round and the texts of a piece of an answer."""
 
 
 class NodeAnswers:
@@ -50,9 +50,9 @@ class NodeAnswers:
         send: Callable[[m.Collected], None],
         faults: Faults,
     ) -> None:
-        """Answer for one agent.
+        """Make the answers of one agent.
 
-        `outputs`: of the workers, if they are processes of this agent.
+        `outputs` are those of the workers, if they are processes of this agent.
         """
         self._workers, self._outputs, self._send, self._faults = workers, outputs, send, faults
         self._closing = asyncio.Event()
@@ -61,7 +61,7 @@ class NodeAnswers:
         self._dumping = asyncio.Lock()
 
     def asked(self, message: m.Collecting) -> None:
-        """Answer the coordinator, which wants to have this, or a piece of it, or nothing more."""
+        """Handle the coordinator's question, or its wish for a piece or for nothing more."""
         match message:
             case m.Collect(number):
                 self._forget(number)
@@ -78,17 +78,17 @@ class NodeAnswers:
 
     @property
     def is_followed(self) -> bool:
-        """Somebody waits for what workers write."""
+        """Whether a person follows the output of workers."""
         return bool(self._answers)
 
     async def finish(self) -> None:
-        """Send followers the last output of the workers, until it is taken."""
+        """Send followers the last output of the workers, and wait until it is taken."""
         self._closing.set()
         if self._answers:
             await asyncio.wait(self._answers.values())
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering."""
         for number in list(self._answers):
             self._forget(number)
 
@@ -184,7 +184,7 @@ class NodeAnswers:
 
 
 def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
-    """Return the local ranks of the workers that these ranges, or none, name."""
+    """Return the local ranks of the workers in these ranges; without ranges, of all."""
     base = running.assignment.base_rank
     return [
         local_rank
@@ -196,7 +196,7 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
 def _unread(
     reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
 ) -> tuple[WorkerAnswer, ...]:
-    """Return the streams that nobody here can read; as many as a piece may have."""
+    """Return answers for streams that can't be read here, as many as fit into a piece."""
     if reader is None:
         both = [(rank, stream) for rank in _meant(running, ranks) for stream in (1, 2)]
     else:
@@ -206,7 +206,7 @@ def _unread(
 
 
 def _cut(lines: Sequence[OutputLines]) -> list[tuple[WorkerAnswer, ...]]:
-    """Into pieces."""
+    """Cut the lines into pieces."""
     pieces: list[list[WorkerAnswer]] = []
     size = 0
     for one in lines:

@@ -1,7 +1,7 @@
-"""An agent inside somebody's program: in which thread it runs, and how the program stops it.
+"""An agent inside another program: the thread that it runs in, and how the program stops it.
 
 A program may run several agents at once, each in a thread. Signals are handled only for an agent
-that runs in the main thread, and every handler is put back afterwards.
+that runs in the main thread, and every handler is restored afterwards.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ T = TypeVar("T")
 
 
 class Embedding:
-    """Connects one agent with the program around it.
+    """The connection of one agent with the program around it.
 
-    `handler`: the client of its rendezvous handler (`rallypoint.elastic.rendezvous.plug_in`), if
-    given.
-
-    `round_workers`: what makes the workers of a round.
+    `handler` is the client of the program's rendezvous handler
+    (`rallypoint.elastic.rendezvous.plug_in`), if given. `round_workers` makes the workers of a
+    round.
     """
 
     def __init__(
@@ -63,8 +62,8 @@ class Embedding:
     def signal(self, number: int) -> None:
         """Act as if the agent had got this signal.
 
-        SIGINT cancels the job, others have this node leave; a second one does not wait for the
-        workers. May be called from any thread; does not block.
+        SIGINT cancels the job; with other signals this node leaves. A second signal does not wait
+        for the workers. May be called from any thread; does not block.
         """
         with self._lock:
             if self._tell is None:
@@ -74,15 +73,15 @@ class Embedding:
 
 
 def gets_signals() -> bool:
-    """Return whether an agent that runs here may handle signals."""
+    """Return whether an agent in this thread may handle signals."""
     return threading.current_thread() is threading.main_thread()
 
 
 def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
-    """Return the result of `body`, which runs an agent, to its end. Blocks.
+    """Return the result of `body`, which runs an agent to its end. Blocks.
 
-    Where a loop runs already (a notebook) the agent gets its own thread; a KeyboardInterrupt
-    here cancels the job then, and this waits until the agent has stopped its workers.
+    Where a loop runs already (a notebook) the agent gets its own thread. Then a KeyboardInterrupt
+    here cancels the job, and this waits until the agent has stopped its workers.
     """
     if not _loop_runs_here():
         if not gets_signals():
@@ -102,8 +101,8 @@ def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
 def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
     """Run the agent to its end and return its result.
 
-    What a signal handler of the program's raises meanwhile, whatever it interrupts, ends the agent
-    first and is raised then.
+    An exception of the program's signal handlers, wherever it interrupts, ends the agent first and
+    is raised then.
     """
     task = loop.create_task(agent)
     raised: list[BaseException] = []
@@ -129,8 +128,8 @@ def start_in_thread(
 ) -> tuple[Callable[[], None], Callable[[], T]]:
     """Run `body` in a thread, and `on_done` after it.
 
-    Returns what waits until the thread has ended, which takes a moment after `on_done`, and what
-    then gives the result of `body`, or raises as it did.
+    Returns a function that waits until the thread has ended, which takes a moment after `on_done`,
+    and one that returns the result of `body`, or raises its exception.
     """
     done = threading.Event()
     results: list[T] = []
@@ -160,7 +159,7 @@ def start_in_thread(
 
 
 def random_run_id() -> str:
-    """For a job that nobody else is to find."""
+    """Return a random run id, for a job that others need not find."""
     return os.urandom(6).hex()
 
 

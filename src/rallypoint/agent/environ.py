@@ -28,8 +28,8 @@ TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _PROGRESS_VARIABLES = ("KUBEFLOW_TRAINER_SERVER", "KUBEFLOW_TRAINER_STATUS")
-"""The variables of release 2.2, and of the proposal before it: with _URL, _CA_CERT and _TOKEN
-(files)."""
+"""The beginnings of the variables of release 2.2, and of the proposal before it: with _URL,
+_CA_CERT and _TOKEN (files)."""
 
 
 class WorkerContext(Struct, frozen=True):
@@ -37,7 +37,7 @@ class WorkerContext(Struct, frozen=True):
 
     local_rank: int
     error_file: str
-    """Where the worker may leave its exception; empty: nowhere."""
+    """The file for the worker's exception; empty: none."""
     stamp: Stamp
     assignment: Assignment
     config: AgentConfig
@@ -132,12 +132,13 @@ _EXPORTED: Mapping[str, Callable[[str], dict[str, str]]] = {
     # MLFLOW_RUN_ID can't name a run that does not exist yet: see integrations/mlflow.py.
     "mlflow": lambda run_id: {MLFLOW_RUN_VARIABLE: run_id},
 }
-"""The variables that name the run, by tracker of experiments. What is set already stays."""
+"""The variables that name the run, by experiment tracker. Variables that are set already stay."""
 
 
 def tracked_run_id(run_id: str) -> str:
-    """The run id as all of them take one: at most 64 letters, digits, `_` and `-`; another one for
-    each other run id.
+    """Return the run id in a form that every experiment tracker accepts.
+
+    It has at most 64 letters, digits, `_` and `-`. Different run ids get different results.
     """
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in run_id)
     if plain == run_id and len(plain) <= 64:
@@ -146,7 +147,7 @@ def tracked_run_id(run_id: str) -> str:
 
 
 def without_token(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return `base` (the agent's own environment) as another program may see it."""
+    """Return `base` (the agent's own environment) without the token, for another program."""
     environ = dict(os.environ if base is None else base)
     environ.pop(TOKEN_VARIABLE, None)
     return environ
@@ -161,10 +162,10 @@ def own_device(environ: Mapping[str, str], local_rank: int, workers: int) -> dic
     """Return the variables that show this worker its one device; `environ` is the agent's.
 
     The list of devices is HIP_VISIBLE_DEVICES where that is set, and then the worker gets that
-    variable too; else it is CUDA_VISIBLE_DEVICES. Without a list the devices are taken to be
-    numbered as the workers are; so are those that ROCR_VISIBLE_DEVICES leaves, which the driver
-    numbers anew, and which stays as it is. Raises UsageError when a list is shorter than the number
-    of workers.
+    variable too; else it is CUDA_VISIBLE_DEVICES. Without a list the devices are assumed to have
+    the workers' numbers; so are those that ROCR_VISIBLE_DEVICES leaves, which the driver numbers
+    anew, and which stays as it is. Raises UsageError when a list is shorter than the number of
+    workers.
     """
     by_hip = HIP_DEVICES in environ
     source = HIP_DEVICES if by_hip else VISIBLE_DEVICES
@@ -188,7 +189,7 @@ def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
 
 
 def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
-    """Where torch's variables want a pipe for timers: its path, or "" for any; None for nowhere."""
+    """Return the path of torch's pipe for timers, "" for any path; None: no pipe is wanted."""
     environ = os.environ if base is None else base
     if path := environ.get(TIMER_FILE_VARIABLE, ""):
         return path
@@ -201,9 +202,9 @@ def asked_for(variable: str) -> str:
 
 
 def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
-    """Return the port that torch's variable has for health checks; None: there is none.
+    """Return the port of torch's variable for health checks; None: there is none.
 
-    The variable may be meant for the agent around this program, which is one of its workers. Raises
+    The variable may be meant for an agent around this program, whose worker this program is. Raises
     UsageError.
     """
     environ = os.environ if base is None else base
@@ -226,11 +227,11 @@ class ProgressReceiver(Struct, frozen=True):
     ca_cert: str
     token_file: str
     origin: str
-    """The variable that has the URL, and its text."""
+    """The variable of the URL, and its text."""
 
 
 def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> ProgressReceiver | None:
-    """Return the receiver that Kubeflow Trainer's variables name; None: there is none.
+    """Return the receiver in Kubeflow Trainer's variables; None: there is none.
 
     A worker that starts an agent does not pass it on.
     """
@@ -245,9 +246,9 @@ def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> Progre
 
 
 def kept_jobs(base: Mapping[str, str] | None = None) -> str:
-    """Return the directory in which something is kept of this user's jobs; empty: there is none.
+    """Return the directory in which the ends of this user's jobs are kept; empty: there is none.
 
-    Raises UsageError for a RALLYPOINT_STATE_DIR that is no directory's name.
+    Raises UsageError for a RALLYPOINT_STATE_DIR that is not the name of a directory.
     """
     environ = os.environ if base is None else base
     if state := environ.get("RALLYPOINT_STATE_DIR", "").strip():

@@ -1,4 +1,4 @@
-"""The variables of other launchers, for frameworks that know these and not torchrun's. Pure.
+"""The variables of other launchers, for frameworks that do not know torchrun's. Pure.
 
 `jax`: JAX has a variable for the address of its coordinator, and learns the number of processes and
 its own number only from a cluster that it detects. Of those that it knows, only Open MPI's launcher
@@ -20,7 +20,7 @@ from rallypoint.errors import UsageError
 
 
 class StyledWorker(Struct, frozen=True):
-    """One worker's place, and what it inherits."""
+    """One worker's place, and the environment that it inherits."""
 
     local_rank: int
     place: Assignment
@@ -36,7 +36,7 @@ class StyledWorker(Struct, frozen=True):
 def style_environ(styles: Iterable[str], worker: StyledWorker) -> dict[str, str]:
     """Return the variables of these styles.
 
-    Raises UsageError where the workers are too many for a variable.
+    Raises UsageError if there are too many workers for a variable.
     """
     found: dict[str, str] = {}
     for style in styles:
@@ -45,7 +45,7 @@ def style_environ(styles: Iterable[str], worker: StyledWorker) -> dict[str, str]
 
 
 def _mpi(worker: StyledWorker) -> dict[str, str]:
-    """Return the variables of Open MPI, as it documents them."""
+    """Return Open MPI's documented variables."""
     size, local_rank = str(worker.place.world_size), str(worker.local_rank)
     return {
         "OMPI_COMM_WORLD_SIZE": size,
@@ -72,10 +72,10 @@ def _jax(worker: StyledWorker) -> dict[str, str]:
 
 
 def _devices(worker: StyledWorker) -> str:
-    """Return the numbers of the devices that this process takes.
+    """Return the numbers of this process's devices.
 
-    One for each worker, as JAX does it under Open MPI; a worker that is alone on its node has them
-    all.
+    It is one for each worker, as in JAX under Open MPI; a worker that is alone on its node has all
+    devices.
     """
     config = worker.config
     if config.virtual_local_rank:

@@ -39,7 +39,7 @@ class AgentNote(Struct, frozen=True, array_like=True):
     where: str
     pid: int
     started_at: int
-    """In clock ticks since the boot."""
+    """The start time in clock ticks since the boot."""
     place: DeadPlace
 
 
@@ -48,9 +48,11 @@ _decode_sessions = msgspec.msgpack.Decoder(tuple[int, ...] | None).decode
 
 
 def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
-    """Note that this process is an agent of that job, and has this place.
+    """Note that this process is an agent of the job, and has this place.
 
-    Never raises: without the note others wait for a lease.
+    Never raises.
+
+    Without the note other nodes wait for a lease.
     """
     pid = os.getpid()
     try:
@@ -61,7 +63,7 @@ def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
 
 
 def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
-    """Note which sessions the workers of this agent lead; None: workers are about to be started.
+    """Note the sessions that this agent's workers lead; None: workers are about to be started.
 
     Nothing is noted for an agent without a note of its place. Never raises.
     """
@@ -76,10 +78,9 @@ def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
 
 
 def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...]:
-    """Return the places of this job's former agents of which nothing runs any more.
+    """Return the dead places of this job's former agents, by their notes in these directories.
 
-    They are known by what they have left in these directories. Blocks on the file system; never
-    raises OSError.
+    Blocks on the file system; never raises OSError.
     """
     found: dict[DeadPlace, None] = {}
     try:
@@ -97,7 +98,7 @@ def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...
 
 
 def _read(path: str, run_id: str, where: str) -> DeadPlace | None:
-    """Return the place of the agent that has made this directory.
+    """Return the dead place of the agent that made this directory.
 
     None if that agent may live, or belongs to another job.
     """

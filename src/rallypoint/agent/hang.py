@@ -1,7 +1,7 @@
-"""`--hang-timeout` on this node: detects workers that make no progress, and reports their stacks.
+"""`--hang-timeout` on this node: finds workers without progress, and reports their stacks.
 
-What counts as a hang, and which worker is to blame for it, is decided in `core/hang.py`. All stacks
-of this node go to one file; the coordinator gets those of the one worker that is behind.
+`core/hang.py` defines a hang, and decides which worker is to blame. All stacks of this node go to
+one file; the coordinator gets those of the one worker that is furthest behind.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text
 
 DUMP_S = 2.0
-"""How long workers may take to write their stacks."""
+"""How long workers may take to write their stacks, in seconds."""
 DETAIL_CHARACTERS = 16 * 1024
-"""The most of a worker's stacks that goes to the coordinator: the end, where the main thread is."""
+"""The longest part of a worker's stacks that is sent to the coordinator: the end, with the main
+thread."""
 
 
 class HangWatch:
-    """The hang watch of one round's workers, from when they run; `close` when they have gone."""
+    """The hang watch of one round's running workers; `close` it when they have gone."""
 
     def __init__(
         self, config: AgentConfig, actions: AgentActions, round_: RunningRound, files: StacksFiles
@@ -55,19 +56,19 @@ class HangWatch:
                 self._unseen = loop.call_later(self._timeout_s, self._say_if_unseen)
 
     def close(self) -> None:
-        """Look no more. Safe to call again."""
+        """Stop watching. May be called again."""
         for cancellable in (self._timer, self._collecting, self._unseen):
             if cancellable is not None:
                 cancellable.cancel()
 
     def collect(self, message: m.CollectStacks) -> None:
-        """Report what the workers do, within some seconds."""
+        """Report the progress and the stacks of the workers, within some seconds."""
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.get_running_loop().create_task(self._collect(message))
             self._collecting.add_done_callback(raise_in_loop)
 
     def _all_progress(self) -> list[WorkerProgress]:
-        """Return the progress of the workers that still have to make some."""
+        """Return the progress of the workers that have to make more."""
         shm = self._round.workers.shm
         try:
             reported = shm.progress_and_phases()
@@ -89,7 +90,7 @@ class HangWatch:
         return hang.Told(rank, progress.step, progress.age_s, progress.is_timed, *how)
 
     def _changed(self) -> None:
-        """Only what begins the time of a worker wakes the agent; then it looks at intervals."""
+        """Begin to look at intervals, when the shared memory shows a worker's first progress."""
         if self._timer is None:
             self._arm()
 
@@ -105,7 +106,7 @@ class HangWatch:
             self._actions.report(m.HangSuspected(self._round.stamp, in_start))
 
     def _say_if_unseen(self) -> None:
-        """On the node of rank 0, since many programs report the steps of that rank only."""
+        """Report that no hang can be seen, on rank 0's node: in many jobs no other one reports."""
         place, exits = self._round.assignment, self._round.exits
         told = any(worker.has_step for worker in self._all_progress())
         if not place.group_rank and not exits and not told:
@@ -149,7 +150,7 @@ class HangWatch:
 
 
 class StacksFiles:
-    """Where an agent keeps the stacks of its workers: one file for each round."""
+    """The files of an agent for the stacks of its workers: one for each round."""
 
     def __init__(self, config: AgentConfig, say: Callable[[Record], None]) -> None:
         self._output, self._run_id = config.output, config.rendezvous.run_id
@@ -158,7 +159,7 @@ class StacksFiles:
         self._has_said_unseen = False
 
     def say_unseen(self, timeout_s: float, nodes: int) -> None:
-        """Say once that no hang can be seen."""
+        """Report once that no hang can be seen."""
         if not self._has_said_unseen:
             who = f"no worker{' of this node' if nodes > 1 else ''} has told a step"
             can = f"call rallypoint.worker.progress(step), or give {named.progress_pattern}"
@@ -170,9 +171,9 @@ class StacksFiles:
     def keep(
         self, assignment: Assignment, stacks: Mapping[int, str], workers: list[WorkerProgress]
     ) -> str:
-        """Write the whole text to a file, and return its path.
+        """Write the text to a file, and return its path.
 
-        Empty when there are to be no files, or it can't be written, which is no reason to fail.
+        Empty if there are to be no files, or the file can't be written, which is not an error.
         """
         output = self._output
         if output.log_dir is not None and is_null_device(output.log_dir):

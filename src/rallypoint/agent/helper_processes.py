@@ -1,9 +1,9 @@
-"""The small processes beside an agent, and what its guard must know.
+"""The helper processes of an agent, and the state that its guard needs.
 
 The guard ends every worker when the agent is killed, and notes the signals of a scheduler; the
 relay owns the console. They are forked first, while the agent is small. The guard knows until when
-this node holds its place, and what to tell when the agent has died: the coordinator, or the
-register of the job that it led.
+this node holds its place, and the notice for the coordinator, or for the register of the job that
+the agent led, when the agent has died.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from rallypoint.process.relay.messages import (
 from rallypoint.wire.death_notice import ByRegister, Notice, ReleaseNotice
 
 CONSOLE_S = 10.0
-"""How long the console may take for the last lines, if the shutdown timeout allows it."""
+"""How long the console may take for the last lines, in seconds, if the shutdown timeout allows
+it."""
 CONSOLE_LEAST_S = 1.0
-"""The least time that the console gets."""
+"""The least time that the console gets, in seconds."""
 MOMENT_S = 0.2
-"""The time after which everything that works is done, although nobody waits any more."""
+"""The time in seconds that a hurried end still gives to what works."""
 RELAY_LIFE_S = 1.0
-"""One that is gone sooner is not replaced again: it would be so without end."""
+"""The least lifetime in seconds of a relay that is replaced when it dies; a shorter one would
+repeat for ever."""
 
 
 class HelperEvents(NamedTuple):
@@ -45,33 +47,33 @@ class HelperEvents(NamedTuple):
 
     guard_replaced: Callable[[Guard], None]
     relay_replaced: Callable[[int, bool], None]
-    """Gets the last round whose output the killed relay was given (-1: none), and whether there is
-    another one."""
+    """Called with the last round whose output the killed relay had (-1: none), and whether there is
+    another relay."""
     storage_error: Callable[[str], None]
-    """Gets one line for stdout, and for each log file, that can't be written any more."""
+    """Called with a line for stdout, and for each log file, that can't be written any more."""
     first_output: Callable[[int], None]
-    """Gets the round whose first output came through the relay."""
+    """Called with the round whose first output came through the relay."""
     shared_input: Callable[[], None]
-    """Several workers ask for input at one terminal."""
+    """Called when several workers read from one terminal."""
     pattern: Callable[[PatternReport], None]
-    """The reports about `--progress-pattern` for a person."""
+    """Called with each report about `--progress-pattern`."""
     guard_signalled: Callable[[int], None]
-    """Gets the number of each signal that has reached the guard."""
+    """Called with the number of each signal that has reached the guard."""
 
 
 class HelperProcesses:
     """The guard and the relay. Ended by `stop`, which leaves none of them behind."""
 
     def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
-        """Fork them; to be made before the loop runs.
+        """Fork the helper processes; to be made before the loop runs.
 
         The guard removes `temporary_dirs` in the end, also when the agent is killed. `source` is
         started and closed with them. `part_of` is added to the titles of the others. Raises
-        InfrastructureError when the system has no process left.
+        InfrastructureError when the system can't start a process.
         """
         self.source, self._part_of = source, part_of
         self.hurried = asyncio.Event()
-        """Once it is set, `stop` does not wait for the console."""
+        """Whether `stop` does not wait for the console."""
         self._events: HelperEvents | None = None
         self._relay_started_at = -inf
         self._temporary_dirs = tuple(temporary_dirs)
@@ -97,19 +99,19 @@ class HelperProcesses:
         return is_ours or self.source.owns(pid)
 
     def hold(self, until_s: float) -> None:
-        """Tell the guard, this one or a later one; see there."""
+        """Set the end of the lease in the present and in later guards; see `Guard.hold`."""
         self.guard.hold(until_s)
 
     def leave_notice(self, notice: bytes) -> None:
-        """Set the action of a guard when this agent has died and no worker lives.
+        """Set the notice that a guard sends when this agent has died and no worker lives.
 
-        It is encoded as in `wire/death_notice.py`, and replaces the notice before; b"", or one that
-        is too long: none.
+        It is encoded as in `wire/death_notice.py`, and replaces the earlier notice; b"", or one
+        that is too long: none.
         """
         self._page.leave_notice(notice)
 
     def watch(self, events: HelperEvents) -> None:
-        """Tell the agent of helpers that die from now on, and replace a guard that was killed.
+        """Report dead helpers to the agent from now on, and replace a guard that was killed.
 
         Without a guard, a killed agent leaves workers behind.
         """
@@ -117,12 +119,15 @@ class HelperProcesses:
         asyncio.get_running_loop().add_reader(self.guard.fileno(), self._guard_tells)
 
     def unwatch(self) -> None:
-        """Safe to call again, and without a watch."""
+        """Stop watching. May be called again, and without a watch."""
         if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
             asyncio.get_running_loop().remove_reader(self.guard.fileno())
 
     def take_signals(self) -> bool:
-        """Tell the agent at once each signal that has reached the guard. False: it has died."""
+        """Report each signal that has reached the guard at once.
+
+        Return False if the guard has died.
+        """
         if self._events is None:
             return True
         numbers = self.guard.read_signals()
@@ -135,9 +140,10 @@ class HelperProcesses:
             self._replace_guard()
 
     async def stop(self, limit_s: float) -> None:
-        """Write out what the relay holds, then end both.
+        """Flush the relay, then end both helpers.
 
-        A console that takes nothing holds this up for `limit_s` at most, or until `hurried` is set.
+        A console that does not accept output delays this for `limit_s` at most, or until `hurried`
+        is set.
         """
         self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)
@@ -145,7 +151,7 @@ class HelperProcesses:
         self.guard.stop()
 
     def kill(self) -> None:
-        """End them at once, where no loop can run."""
+        """Kill the helpers at once, where no loop can run."""
         self.source.close()
         self.relay.kill()
         self.guard.stop()
@@ -212,9 +218,11 @@ def _who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] |
 
 
 class NodeLease:
-    """For the thread of the loop.
+    """The lease of this node's place, for its guard and workers.
 
-    Times are seconds on CLOCK_BOOTTIME; 0: not known, or nobody takes the place.
+    For the thread of the loop.
+
+    Times are seconds on CLOCK_BOOTTIME; 0: not known, or no other node can take the place.
     """
 
     def __init__(self, tell_guard: Callable[[float], None]) -> None:
@@ -224,19 +232,19 @@ class NodeLease:
         self._is_fenced = False
 
     def tell_workers(self, tell: Callable[[float], None]) -> None:
-        """Call this with the end of the lease, now and at each renewal."""
+        """Call `tell` with the end of the lease, now and at each renewal."""
         self._tell_workers = tell
         tell(self._until)
 
     def renewed(self, until: float) -> None:
-        """Note that the coordinator grants the place until then."""
+        """Note that the coordinator has renewed the lease until this time."""
         self._until = until
         if self._tell_workers is not None:
             self._tell_workers(until)
         self.fence(self._is_fenced)
 
     def fence(self, is_fenced: bool) -> None:
-        """Whether what runs here must end when the lease does."""
+        """Set whether the workers have to end with the lease."""
         self._is_fenced = is_fenced
         self._tell_guard(self._until if is_fenced else 0.0)
 
@@ -244,9 +252,9 @@ class NodeLease:
 async def wait_unless(
     hurried: asyncio.Event, waiting: Coroutine[Any, Any, object], limit_s: float
 ) -> None:
-    """Wait for a task, at most so long, and only for a moment once `hurried` is set.
+    """Wait for a task for at most `limit_s`, or only a moment once `hurried` is set.
 
-    Then it is cancelled. Raises what it raises.
+    Then it is cancelled. Raises what the task raises.
     """
     task = asyncio.ensure_future(waiting)
     hurry = asyncio.ensure_future(hurried.wait())

@@ -36,29 +36,30 @@ from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import Address
 
 DIAL_TIMEOUT_S = 2.0
-"""A leader whose machine is gone must not use up the lease of those that look for the next one."""
+"""The time limit in seconds for connecting to a leader, whose machine may be gone: the search for
+the next one must fit into the lease."""
 FIRST_CLAIM_S = 0.002
-"""For each node of the job."""
+"""The delay of a first claim in seconds, for each node of the job."""
 FIRST_CLAIM_MAX_S = 2.0
 UNANSWERED_S = 2.0
-"""A register that takes longer to be looked at is said to be waited for."""
+"""The time in seconds after which a slow register is reported."""
 RETRY_S = 1.0
-"""How often a place is looked at that can't be used yet."""
+"""The interval in seconds of looking at a place that can't be used yet."""
 ALONE_S = 8.0
-"""A leader that no other node has reached for so long says so: the others may have begun the job in
-another place."""
+"""The time in seconds after which a leader without other nodes says so: the others may have begun
+the job in another place."""
 
 
 class Hosts(NamedTuple):
-    """How this agent hosts a coordinator."""
+    """The functions with which this agent hosts a coordinator."""
 
     host: Callable[[Sequence[socket], LookupToken | None], Coordinator]
     reconnect: Callable[[str], None]
-    """Drop the connection to another coordinator, if there is one."""
+    """Drops the connection to another coordinator, if there is one."""
 
 
 class LeadingNode:
-    """A `leader_search.Seeker`."""
+    """The node of an agent as a `leader_search.Seeker`."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class LeadingNode:
 
     @property
     def first_claim_delay_s(self) -> float:
-        """The wait of a node that has just started: thousands must not claim at once."""
+        """The delay of a new node's claim, so that thousands do not claim at once."""
         return self._spread * min(FIRST_CLAIM_S * self._rendezvous.max_nodes, FIRST_CLAIM_MAX_S)
 
     @property
@@ -141,9 +142,9 @@ class LeadingNode:
             self._alone = loop.call_later(ALONE_S, self._tell_alone, coordinator)
 
     def _tell_alone(self, coordinator: Coordinator) -> None:
-        """Tell the person if this node seems to be alone in the directory.
+        """Tell the user if this node seems to be alone in the directory.
 
-        A directory that every node has for itself looks like one in which no other node has come
+        A directory that each node has for itself looks like one in which no other node has come
         yet: the job would time out, or run several times.
         """
         if self._end.place is None and not coordinator.jobs.nodes:
@@ -161,7 +162,7 @@ class LeadingNode:
     def _sweep(self) -> None:
         """Remove the registers of jobs that have ended.
 
-        Beside all else, since a place may be large or slow, and by one node of each job.
+        One node of each job does so, in the background, because a place may be large or slow.
         """
         if self._has_swept:
             return
@@ -174,16 +175,16 @@ class LeadingNode:
         self._agent.say(kinds.NOTICE(text))
 
     def leads_no_more(self) -> None:
-        """Note that this node leads no more.
+        """Note that this node no longer leads.
 
-        The connection of this node to its own coordinator is closed with that.
+        Its connection to its own coordinator is closed too.
         """
         if self._alone is not None:
             self._alone.cancel()
 
 
 def secret_of(run_id: str, access: AccessConfig) -> bytes | None:
-    """Return the secret that opens this job; None: none is needed. Raises AccessError."""
+    """Return the secret of this job; None: none is needed. Raises AccessError."""
     if access.insecure:
         return None
     token = find_token(access.token_file, access.token_text, user_home(), create=True)
@@ -197,12 +198,10 @@ async def register_of(
     say: Callable[[Record], None],
     on_wait: Callable[[str], None],
 ) -> Register:
-    """Return the register of this node's job, in a place that can be used.
+    """Return the register of this node's job, once its place can be used.
 
-    `say` is called with remarks on it, `on_wait` if it does not answer.
-
-    Raises UsageError or InfrastructureError if the register can't be kept there, and
-    RendezvousTimeoutError.
+    `say` is called with remarks, `on_wait` if the place does not answer. Raises UsageError or
+    InfrastructureError if the register can't be kept there, and RendezvousTimeoutError.
     """
     engine, chosen = make_for(rendezvous), rendezvous.register
     assert chosen is not None
@@ -236,7 +235,7 @@ async def register_of(
 
 
 def short_lease(hold_s: float, lease_s: float) -> str:
-    """Return the sentence for the case that no other node leads before the leases end."""
+    """Return the warning about a lease that ends before another node can lead; else empty."""
     late_s = ceil(takeover_s(hold_s))
     return (
         f"{named.lease} {lease_s:g}: if the leading machine is lost, all workers stop before "

@@ -59,38 +59,39 @@ if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their worke
 LAST_REPORTS_S = 2.0
 """How long the last reports may take to be acknowledged."""
 LAST_WORDS_S = 1.0
-"""How long this node stays for who follows its workers' output."""
+"""How long this node stays for people who follow its workers' output, in seconds."""
 NOTICES_S = 0.5
-"""How long the notices on options wait for the line that says how to look at the job."""
+"""How long the notices on options wait, in seconds, for the line with the command to look at the
+job."""
 UNNAMED_WAIT_S = 2.0
-"""A host that waits for the other nodes for longer names them."""
+"""The length of a wait for other nodes, in seconds, after which a host names them."""
 
 
 class AgentSetup(NamedTuple):
-    """Everything that an agent runs with."""
+    """The whole setup of an agent."""
 
     config: AgentConfig
     signals: tuple[int, ...]
-    """The signals that end it."""
+    """The signals that end the agent."""
     telemetry: Telemetry
     selector: WakeSelector
     helpers: HelperProcesses | None = None
-    """None: this agent starts no processes."""
+    """The helper processes; None: this agent has none."""
     embedding: Embedding | None = None
-    """None: this process is the agent's own."""
+    """The program around the agent; None: this process is the agent's own."""
     scratch: str = ""
-    """The directory of this agent alone; empty: there is none."""
+    """The agent's own directory; empty: there is none."""
     outputs: WorkerOutputs | None = None
     """The outputs of the workers, if they are processes of this agent."""
     dead: tuple[DeadPlace, ...] = ()
-    """Places of former agents on this machine of which nothing runs any more."""
+    """The dead places of former agents on this machine."""
 
 
 class Joined(NamedTuple):
     """How this node takes part in the job that it has found.
 
-    `_by_endpoint`, `_by_register` and `_by_handler` give one, and leave the job when their context
-    ends: what each has opened it closes, also when it fails half-way.
+    `_by_endpoint`, `_by_register` and `_by_handler` yield one, and leave the job when their context
+    ends. Each closes what it has opened, also when it fails half-way.
     """
 
     session: AgentSession
@@ -98,11 +99,16 @@ class Joined(NamedTuple):
     open: Callable[[], None]
     """Opens the session, once the agent has it."""
     hosts: bool = False
-    """The job ends with this node."""
+    """Whether the job ends with this node."""
 
 
 class Membership:
-    """For the thread of the loop. `open` once; `close` at the end."""
+    """The part of an agent in its job.
+
+    For the thread of the loop.
+
+    Call `open` once, and `close` at the end.
+    """
 
     def __init__(
         self, setup: AgentSetup, agent: Agent, store_access: StoreAccess, lease: NodeLease
@@ -114,20 +120,20 @@ class Membership:
         self._joined: Joined | None = None
         self._beginning = AsyncExitStack()
         self._hurried = asyncio.Event()
-        """Ends every wait of `close`."""
+        """Ends every wait of `close` when it is set."""
         self._others_stop_s = setup.config.stop.shutdown_grace_s
         self._progress: ProgressReport | None = None
-        """For one coordinator after the other."""
+        """The progress reports of the agent, for each of its coordinators in turn."""
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
-        """The notices that were not said yet."""
+        """The notices that were not shown yet."""
         rendezvous, access = setup.config.rendezvous, setup.config.access
         tell_guard = None if setup.helpers is None else setup.helpers.leave_notice
         self._notes = Notices(rendezvous, access, tell_guard, setup.scratch)
 
     def _say_notices(self) -> None:
-        """Once."""
+        """Show the notices, once."""
         notices, self._notices = self._notices, ()
         for notice in notices:
             self._agent.say(kinds.NOTICE(notice))
@@ -144,9 +150,8 @@ class Membership:
     async def open(self, hurried: asyncio.Event) -> None:
         """Find the coordinator, or host it, and have the agent join.
 
-        `hurried` ends the waits of `close`, and of what is closed if this fails.
-
-        Raises RallypointError when this node can't take part.
+        `hurried` ends the waits of `close`, and of closing after a failure. Raises RallypointError
+        when this node can't take part.
         """
         rendezvous, begin = self._config.rendezvous, _by_endpoint
         if rendezvous.handler is not None:
@@ -169,7 +174,10 @@ class Membership:
     async def _join(
         self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None
     ) -> Joined:
-        """Take part by this connection to a coordinator. `search`: where any node may lead."""
+        """Take part through this connection to a coordinator.
+
+        `search` is given where any node may lead.
+        """
         rendezvous = self._config.rendezvous
         self._say_notices()
         try:
@@ -185,7 +193,7 @@ class Membership:
         return Joined(session, candidate, start, hosts=found.coordinator is not None)
 
     def _follow(self, session: CoordinatorSession, host: Host) -> None:
-        """Look after this session, and show what its coordinator knows if it lives here."""
+        """Maintain this session, and show what its coordinator knows if it lives here."""
         telemetry = self._setup.telemetry
         self._setup.selector.watch(session.check_fence)
         telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
@@ -194,10 +202,7 @@ class Membership:
             keeping.joins(partial(self._life, session), self._not_kept)
 
     def _life(self, session: CoordinatorSession) -> int:
-        """Return the incarnation of the job, also before its first round.
-
-        0: this node is not attached.
-        """
+        """Return the incarnation of the job, also before its first round; 0: not attached."""
         if (stamp := self._agent.stamp) is not None:
             return stamp.incarnation
         return 0 if session.attached is None else session.attached.incarnation
@@ -214,7 +219,7 @@ class Membership:
             self._agent.say(kinds.NOTICE(told))
 
     def last_words(self) -> Coroutine[None, None, None] | None:
-        """Return the last that workers wrote, for who follows it; None: nobody does."""
+        """Return the sending of workers' last output to followers; None: there are none."""
         if self._answers is None or not self._answers.is_followed:
             return None
         return self._wait(self._answers.finish(), LAST_WORDS_S)
@@ -358,7 +363,7 @@ class Membership:
                 self._setup.telemetry.dispatcher.hosted(record)
 
     def _say_status(self, text: str) -> None:
-        """Report what this node waits for, once for as long as that is the same."""
+        """Report the reason of this node's wait, once for each reason."""
         if text != self._status:
             self._status = text
             self._agent.say(kinds.MEETING(text))
@@ -433,8 +438,9 @@ async def _by_register(part: Membership) -> AsyncIterator[Joined]:
 
 @asynccontextmanager
 async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
-    """Take part by the rendezvous handler of another package: one of the nodes of each of its
-    rounds hosts the coordinator.
+    """Take part through the rendezvous handler of another package.
+
+    One of the nodes of each of the handler's rounds hosts the coordinator.
     """
     from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
     from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession, OwnNode
@@ -464,23 +470,23 @@ def _goodput(host: Host) -> GoodputView | None:
 
 
 def part_of_job(rendezvous: RendezvousConfig) -> str:
-    """Return how the titles of this agent's helpers end; see `core.text`."""
+    """Return the end of the titles of this agent's helpers; see `core.text`."""
     return part_of(rendezvous.run_id, _given_id(rendezvous))
 
 
 def _given_id(rendezvous: RendezvousConfig) -> str:
-    """Empty: the coordinator chooses it."""
+    """Return the node id that was given; empty: the coordinator chooses it."""
     if rendezvous.node_id or not rendezvous.static:
         return rendezvous.node_id or ""
     return id_of_rank(rendezvous.node_rank or 0)
 
 
 def _ignore(_until: float) -> None:
-    """No lease ends here."""
+    """Ignore the end of the lease, which does not exist here."""
 
 
 def look_command(rendezvous: RendezvousConfig, access: AccessConfig) -> str:
-    """Return the command with which a person looks at this job from any machine.
+    """Return the command with which a user looks at this job from any machine.
 
     For example `rallypoint status n1:29400 --job digits`.
     """

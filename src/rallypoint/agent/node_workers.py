@@ -1,4 +1,4 @@
-"""The workers of one round as the rest of an agent sees them, whatever runs them."""
+"""The interface of one round's workers for the rest of an agent."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from rallypoint.process.guard import Guard
 
 
 class AgentActions(NamedTuple):
-    """The actions that the parts of an agent have it do."""
+    """The functions that the parts of an agent call."""
 
     step: Callable[[NodeEvent], None]
     report: Callable[[Report], None]
-    """To the coordinator."""
+    """Sends a report to the coordinator."""
     say: Callable[..., None]
-    """Gets a record, and fields."""
+    """Called with a record, and fields."""
 
 
 class WorkerRound(Struct, frozen=True):
-    """A round whose workers are to run, and what is called when something happens to them."""
+    """A round whose workers are to run, and the callbacks about them."""
 
     stamp: Stamp
     assignment: Assignment
     on_started: Callable[[], None]
     on_not_started: Callable[[RallypointError], None]
-    """A callback for workers that could not be started later: then none runs, and no other callback
+    """Called if workers could not be started after `start`; then none runs, and no other callback
     follows."""
     on_exits: Callable[[tuple[WorkerExit, ...]], None]
     on_gone: Callable[[tuple[int, ...], tuple[WorkerExit, ...]], None]
-    """Gets the pids that did not die, and the failures with all that is known of them by now."""
+    """Called with the pids that did not die, and the failures with all their details."""
     on_details: Callable[[tuple[WorkerExit, ...]], None] | None = None
-    """Gets what is known of the failures while other workers still run, if somebody wants it."""
+    """Called with the details of failures while other workers still run, if they are wanted."""
 
 
 class NodeWorkers(Protocol):
-    """The workers of a node, whatever runs them.
+    """The workers of a node.
 
-    `start` once, then `signal` or `kill`; then `on_gone` is called, once, and once more for each
-    further `kill` while it names processes that did not die.
+    For the thread of the loop.
 
-    For the thread of the loop. Nothing blocks but `start`, and that for milliseconds.
+    Call `start` once, then `signal` or `kill`; then `on_gone` is called once, and once more for
+    each further `kill` while it names processes that did not die. Only `start` blocks, for
+    milliseconds.
     """
 
     @property
     def shm(self) -> WorkerShm:
         """The memory that the workers and this agent share; `WorkerShm.silent` where there is none.
 
-        Closed by then when `on_gone` is called.
+        It is closed when `on_gone` is called.
         """
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
@@ -73,7 +74,7 @@ class NodeWorkers(Protocol):
         """The pids of the workers, by local rank, once they run; 0: not known."""
 
     def notify(self, number: int) -> None:
-        """Send a signal to each worker that lives, and to nothing that it has started."""
+        """Send a signal to each live worker, but not to processes that it has started."""
 
     def owns(self, pid: int) -> bool:
         """Return whether only this object may reap the process."""
@@ -82,7 +83,7 @@ class NodeWorkers(Protocol):
         """Use the guard that replaces the former one."""
 
     def notice(self) -> None:
-        """Call `on_exits` now for what has ended and was not reported, if that can be known.
+        """Call `on_exits` now for unreported exits, if they can be known.
 
         After the next signal it is unknown whether a worker failed by itself.
         """
@@ -100,7 +101,10 @@ class NodeWorkers(Protocol):
         """End all, as the last act of an agent: nothing is called for it. May raise OSError."""
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """Return the part of these exits that is known at once; the rest comes with `on_gone`."""
+        """Return the exits with the details that are known at once.
+
+        The rest comes with `on_gone`.
+        """
 
     def results(self) -> dict[int, object]:
         """Return the results of the workers, by local rank, once all have succeeded.
@@ -113,10 +117,10 @@ MakeWorkers = Callable[[WorkerRound], NodeWorkers]
 
 
 class RunningRound(NamedTuple):
-    """The workers of a round that run."""
+    """The running workers of a round."""
 
     stamp: Stamp
     assignment: Assignment
     workers: NodeWorkers
     exits: Mapping[int, WorkerExit]
-    """The exits of workers that have ended, by local rank; changes meanwhile."""
+    """The exits of workers that have ended, by local rank; the mapping changes."""

@@ -1,7 +1,7 @@
 """The notes of a node for other processes on its machine.
 
-The notice by which its guard tells of its death, the note of its job for commands of its user, and
-the note of its place for the next agent.
+They are the notice by which its guard reports its death, the note of its job for commands of its
+user, and the note of its place for the next agent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 
 class Notices:
-    """For the thread of the loop."""
+    """The notes of an agent. For the thread of the loop."""
 
     def __init__(
         self,
@@ -32,21 +32,22 @@ class Notices:
         tell_guard: Callable[[bytes], None] | None,
         scratch: str,
     ) -> None:
-        """`tell_guard` gives the guard its notice; None: this agent has no guard.
+        """Make the notes of an agent.
 
-        `scratch`: the directory of this agent alone; empty: there is none.
+        `tell_guard` passes the guard its notice; None: this agent has no guard. `scratch` is the
+        agent's own directory; empty: there is none.
         """
         self._rendezvous, self._access = rendezvous, access
         self._tell_guard, self._scratch = tell_guard, scratch
         self._noted: DeadPlace | None = None
-        """The place that is noted for the next agent on this machine."""
+        """The place in the note for the next agent on this machine."""
         self._notice: Callable[[], bytes] | None = None
         """Makes the notice for the guard; it changes with the place of this node."""
 
     def connected(self, token: bytes | None, peer: Address) -> None:
-        """Leave a note for commands of this user on this node, which find the job by it.
+        """Write the note by which commands of this user on this node find the job.
 
-        `peer`: where its coordinator is.
+        `peer` is the address of its coordinator.
         """
         if not self._scratch:
             return
@@ -62,7 +63,7 @@ class Notices:
     ) -> bytes:
         """Leave the guard a death notice, and return the commitment to its secret.
 
-        The secret is of this connection alone. `led`: the epoch by which this node leads; None: it
+        The secret is that of this connection. `led` is the epoch by which this node leads; None: it
         does not.
         """
         run_id, life = self._rendezvous.run_id, end.identity.incarnation
@@ -90,7 +91,7 @@ class Notices:
     def placed(self, end: AgentEnd) -> None:
         """Renew the notes of this node's place, after it was attached or assigned a place.
 
-        The guard and the next agent on this machine tell that place to others.
+        The guard and the next agent on this machine report that place.
         """
         self._renew()
         place = end.dead_place
@@ -102,8 +103,9 @@ class Notices:
             note_place(self._scratch, self._rendezvous.run_id, place)
 
     def over(self) -> None:
-        """Withdraw the notes: the guard need not tell of this node's end, since it has left the
-        job.
+        """Withdraw the notes that the guard holds.
+
+        The node has left the job, so the guard has no loss to report.
         """
         self._notice = None
         if self._tell_guard is not None:

@@ -1,4 +1,4 @@
-"""The output of this node's workers: settings, files, and the sentence about a pattern."""
+"""The output of this node's workers: settings, files, and the message about a pattern."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rallypoint.process.relay.messages import NothingMatched, PatternOff, Patter
 from rallypoint.process.scratch import Scratch, remove_at_exit
 
 LINE_CHARACTERS = 200
-"""The longest part of a worker's line within one of ours."""
+"""The longest part of a worker's line within a line of Rallypoint's."""
 
 
 class OutputFiles:
@@ -43,16 +43,16 @@ class OutputFiles:
         self.specs = specs
         self.succeeded = False
         self.are_needed = False
-        """The job has failed, and a program launched it: the files stay until that program ends."""
+        """Whether the files stay until the program ends, because the job that it launched has
+        failed."""
 
     @classmethod
     def open(cls, config: AgentConfig, scratch: str) -> OutputFiles:
-        """Make what has to be there before any worker starts. Blocks on the file system.
+        """Make the files that are needed before any worker starts. Blocks on the file system.
 
-        Where there is a `scratch`, files that nobody asked for lie in it, and a directory that may
-        stay is made with the first round, so that a start that is killed leaves none.
-
-        Raises LogStorageError or UsageError: a directory that can't be used, a plug-in's mistake.
+        Default files are in `scratch`, if there is one; a directory that may stay is made with the
+        first round, so that a start that is killed leaves none. Raises LogStorageError or
+        UsageError for an unusable directory, or a plug-in's mistake.
         """
         files = cls(logs_specs(config))
         if isinstance(files.specs, DefaultLogsSpecs):
@@ -63,21 +63,18 @@ class OutputFiles:
 
     @property
     def kept_dir(self) -> str:
-        """The temporary directory, if it is to stay."""
+        """The temporary directory, if it is kept."""
         stays = isinstance(self.specs, DefaultLogsSpecs) and self.specs.may_stay
         return (self.specs.root_log_dir or "") if stays and not self.succeeded else ""
 
     def tell_kept(self, say: Callable[[Record, tuple[tuple[str, str], ...]], None]) -> None:
-        """Name what stays, if anything does; `say` gets a record and fields."""
+        """Name the kept directory, if there is one; `say` gets a record and fields."""
         if self.kept_dir:
             path = path_text(self.kept_dir)
             say(kinds.LOGS_KEPT(path=path), (("path", path),))
 
     def hand_over(self, scratch: Scratch) -> None:
-        """Leave the files that the program needs until it ends, and nothing else.
-
-        Never raises.
-        """
+        """Keep only the files that the program needs until it ends. Never raises."""
         if not self.are_needed or not isinstance(self.specs, DefaultLogsSpecs):
             return
         directory = self.specs.directory or ""
@@ -88,16 +85,13 @@ class OutputFiles:
         self.specs.close(keep=True)
 
     def close(self) -> None:
-        """At the end of the agent. Never raises."""
+        """Close the files at the end of the agent. Never raises."""
         if isinstance(self.specs, DefaultLogsSpecs):
             self.specs.close(keep=bool(self.kept_dir))
 
 
 def logs_specs(config: AgentConfig) -> LogsSpecs:
-    """Return the object that decides on the workers' files.
-
-    Raises UsageError, and LogsSpecsError for a plug-in.
-    """
+    """Return the object that chooses the workers' files. Raises UsageError, and LogsSpecsError."""
     output, count = config.output, config.workers.count
     if not isinstance(output.logs_specs, str):
         return cast(LogsSpecs, output.logs_specs)
@@ -127,9 +121,9 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
 
 
 def output_settings(config: AgentConfig) -> OutputSettings:
-    """Return the part of the output that concerns the console and the relay.
+    """Return the settings of the console and the relay.
 
-    Looks at our own stdout and stderr.
+    Looks at this process's stdout and stderr.
     """
     output, workers = config.output, config.workers
     stdout_tty, stderr_tty = os.isatty(1), os.isatty(2)
@@ -170,13 +164,13 @@ def shown_workers(config: AgentConfig) -> int:
 
 
 def succeeded(finish: Finish) -> bool:
-    """Return whether the whole job has."""
+    """Return whether the whole job has succeeded."""
     verdict = finish.verdict if finish.kind is FinishKind.VERDICT else None
     return verdict is not None and verdict.outcome is Outcome.SUCCEEDED
 
 
 def _node(config: AgentConfig) -> str:
-    """Return this node's name for a directory, before the coordinator has given it one."""
+    """Return this node's name for a directory, before it has an id."""
     rendezvous = config.rendezvous
     if rendezvous.node_id:
         return rendezvous.node_id
@@ -190,7 +184,7 @@ def _short_host_name() -> str:
 
 
 class PatternLines:
-    """Gets what the relay of one agent reports."""
+    """The receiver of the relay's reports about patterns."""
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, say: Callable[[Record], None]
@@ -198,7 +192,7 @@ class PatternLines:
         self._config, self._dispatcher, self._say = config, dispatcher, say
 
     def __call__(self, report: PatternReport) -> None:
-        """Say it, or note it for the coordinator."""
+        """Show the report, or note it for the coordinator."""
         line = _clipped(report.line)
         match report:
             case PatternOff():
@@ -209,10 +203,10 @@ class PatternLines:
 
 
 def unmatched(config: AgentConfig, line: str | None, place: Assignment) -> str:
-    """Return the sentence about the pattern when no line of this node's workers has ever matched.
+    """Return the message about a pattern that has matched no line of this node's workers.
 
-    `line`: the newest one. Empty: there is nothing to say, or no worker of this node is expected to
-    print what it reads: usually one rank of a job does, the first or the last.
+    `line` is the newest line. Empty if no worker of this node is expected to print matching lines:
+    usually one rank of a job does, the first or the last.
     """
     pattern, ranks = config.output.progress_pattern, _ranks(place.base_rank, config.workers.count)
     if line is None or not _is_expected_of(pattern, place):

@@ -9,9 +9,10 @@ from rallypoint.errors import InfrastructureError
 
 
 def ports_wanted(env_styles: Sequence[str], workers: int) -> int:
-    """Return how many ports a node with so many workers brings to a round: one for a coordinator
-    that the worker of rank 0 may serve, and one for each worker where these connect to each
-    other.
+    """Return how many ports a node with so many workers brings to a round.
+
+    One is for a coordinator that the worker of rank 0 may serve. With TensorFlow there is one more
+    for each worker, because the workers connect to each other.
     """
     if "tensorflow" in env_styles:
         return 1 + workers
@@ -19,22 +20,22 @@ def ports_wanted(env_styles: Sequence[str], workers: int) -> int:
 
 
 class ReservedPorts:
-    """Ports that the system gives to no other program, but that a server of a worker can bind.
+    """Reserved ports, which the system gives to no other program, but a worker's server can bind.
 
     Each is bound by a socket that never listens, with SO_REUSEADDR: Linux then lets another socket
     with SO_REUSEADDR bind it, as nearly every server does (gRPC, and so JAX and TensorFlow, among
-    them), and takes it for no connection and no port that it chooses itself.
+    them), but uses it neither for a connection nor for an automatic port.
     """
 
     def __init__(self, count: int) -> None:
-        """`count`: how many `renew` returns."""
+        """Reserve nothing yet; `count` is the number of ports that `renew` returns."""
         self._count = count
         self._held: list[socket.socket] = []
 
     def renew(self) -> tuple[int, ...]:
-        """Reserve others than before, which are free then.
+        """Reserve new ports that are free, and free the earlier ones.
 
-        Raises InfrastructureError when there are none.
+        Raises InfrastructureError.
         """
         former, self._held = self._held, []
         try:
@@ -49,13 +50,13 @@ class ReservedPorts:
         return tuple(each.getsockname()[1] for each in self._held)
 
     def close(self) -> None:
-        """Free all. Safe to call again."""
+        """Free all ports. May be called again."""
         while self._held:
             self._held.pop().close()
 
 
 def _reserve() -> socket.socket:
-    """Return a port of every address of this machine."""
+    """Return a socket that reserves a port on every address of this machine."""
     dual = socket.has_dualstack_ipv6()
     reserved = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
     try:

@@ -25,11 +25,16 @@ RUN_EVERY_S = 5.0
 KILL_TIMEOUT_S = 1.0
 _COMMAND = "cmd:"
 _CANT_RUN = (126, 127)
-"""How a shell says that there is no such program."""
+"""The exit codes of a shell for a program that does not exist, or can't be executed."""
 
 
 class PreemptNotice:
-    """For the thread of the loop. `start` once; `close` at the end."""
+    """The watch for the notice that this node must leave.
+
+    For the thread of the loop.
+
+    Call `start` once, and `close` at the end.
+    """
 
     def __init__(
         self,
@@ -53,7 +58,7 @@ class PreemptNotice:
         self._said_trouble = False
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Start watching."""
         if self._file:
             self._look()
         else:
@@ -64,7 +69,7 @@ class PreemptNotice:
         return self._running is not None and self._running.owns(pid)
 
     async def close(self) -> None:
-        """Watch no more; the command is killed."""
+        """Stop watching, and kill the command."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

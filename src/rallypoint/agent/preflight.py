@@ -36,7 +36,7 @@ from rallypoint.process.logs.specs import DefaultLogsSpecs, Reifies
 from rallypoint.process.spawn import WorkerCommand, abandon, spawn_workers
 
 LIMIT_S = 30.0
-"""A file system that has not answered by then is taken for one that hangs."""
+"""The time limit in seconds, after which a file system counts as hanging."""
 BLOCK_BYTES = 64 * 1024
 MOST_PROCESSES = 256
 """More processes are not forked for a test: each costs a millisecond."""
@@ -45,9 +45,10 @@ _WRITE = "write to "
 
 
 class Directories(Struct, frozen=True):
-    """Directories of which workers use the first one that can be written.
+    """Alternative directories: workers use the first writable one.
 
-    `is_given` by a person for programs that look elsewhere by themselves where it is no directory.
+    `is_given`: a user chose it for programs that look elsewhere by themselves where it is not a
+    directory.
     """
 
     paths: tuple[str, ...]
@@ -55,12 +56,12 @@ class Directories(Struct, frozen=True):
 
 
 class Unfit(Struct, frozen=True):
-    """Why no worker can be started here."""
+    """The reason why no worker can be started here, with the fix."""
 
     text: str
-    """One sentence."""
+    """The reason, one sentence."""
     lacking: Lacking | None
-    """None: an option of this node is to blame, and not its machine."""
+    """The lacking resource of the machine; None: an option of this node is to blame."""
     fix: str
 
 
@@ -69,11 +70,11 @@ class _Told(Struct, frozen=True):
 
     stage: str
     errno: int = 0
-    """0: the step begins."""
+    """The error number; 0: the step begins."""
 
 
 def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Directories]:
-    """Return the directories that the workers of this agent use. Asks no file system."""
+    """Return the directories that the workers of this agent use. Accesses no file system."""
     found = [Directories((temp_dir,), is_given=True)]
     if scratch:
         found.append(Directories((scratch,)))
@@ -91,7 +92,7 @@ def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Directories]:
 
 
 class Preflight:
-    """One try. For the thread of the loop: `run` once, which may be cancelled."""
+    """One trial. For the thread of the loop: `run` once, which may be cancelled."""
 
     def __init__(
         self,
@@ -113,16 +114,19 @@ class Preflight:
         self._unread = b""
 
     def owns(self, pid: int) -> bool:
-        """Return whether this try has forked this process: then no other code may reap it."""
+        """Return whether this trial has forked the process, so that no other code may reap it."""
         return self._process is not None and self._process.pid == pid
 
     @property
     def is_left(self) -> bool:
-        """Whether a process that hangs has outlived the try."""
+        """Whether a hanging process has outlived the trial."""
         return self._process is not None
 
     async def run(self) -> Unfit | None:
-        """None: workers can be started. Takes `limit_s` at most, and a moment."""
+        """Run the trial, and return why no worker can be started; None: workers can be started.
+
+        Takes `limit_s` at most, and a moment.
+        """
         stage = f"open {count(descriptors_for(self._workers), 'file')}"
         try:
             try_descriptors(self._workers)
@@ -154,7 +158,7 @@ class Preflight:
         return await self._how_it_ended(self._process)
 
     async def _told(self, read: int) -> _Told | None:
-        """Return the step that has failed; None: the process has ended."""
+        """Return the step that failed; None: the process has ended."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         os.set_blocking(read, False)
         loop.add_reader(read, readable.set)
@@ -192,7 +196,7 @@ class Preflight:
         return unfit(self._stage, errno.EAGAIN, how)
 
     async def _end(self) -> None:
-        """One that hangs stays with the kernel, until its file system lets go of it."""
+        """End the process, if it does not hang; a hanging one ends when its file system answers."""
         if (process := self._process) is not None:
             process.kill()
             await _wait_gone(process)
@@ -202,7 +206,7 @@ class Preflight:
 
 
 def unfit(stage: str, number: int | None, reason: str = "") -> Unfit:
-    """Return the sentence and the fix for a step that has failed with this error number.
+    """Return the reason and the fix for a step that failed with this error number.
 
     `reason` replaces the text of the number.
     """
@@ -233,7 +237,7 @@ async def _wait_gone(process: ForkedProcess) -> None:
 
 
 def _read(fd: int) -> bytes | None:
-    """Return the bytes that can be read now; None before there are any, empty at the end."""
+    """Return the bytes that can be read now; None: none yet; empty: the end."""
     try:
         return os.read(fd, 65536)
     except BlockingIOError:
@@ -265,7 +269,7 @@ def _try(
 def _try_place(
     place: Directories, write: Callable[[str], None], tell: Callable[[str], None]
 ) -> tuple[str, int] | None:
-    """Return the step that has failed, and the error number: those of the first directory."""
+    """Return the failed step and the error number of the first directory; None: one is writable."""
     failed: tuple[str, int] | None = None
     for path in place.paths:
         stage = f"{_WRITE}{path_text(path)}"

@@ -27,9 +27,9 @@ from rallypoint.process.prepared.handle import (
 from rallypoint.process.spawn import WorkerCommand, WorkerProcess
 
 _ATTEMPTS = 3
-"""A process that dies so often before it has forked workers does so of its imports."""
+"""The number of deaths before the first fork after which the imports count as the cause."""
 _SLOW_S = 5.0
-"""Imports that take longer are mentioned: somebody may be watching."""
+"""The duration of imports, in seconds, from which they are mentioned to the user."""
 
 
 class PreparedSource(WorkerSource):
@@ -159,7 +159,7 @@ class PreparedSource(WorkerSource):
         self._ready.set()
 
     def _replace(self) -> None:
-        """Somebody has killed it, or its imports have."""
+        """Replace the prepared process, which was killed, or which its imports have ended."""
         self._ready.clear()
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process.fileno())

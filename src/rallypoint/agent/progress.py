@@ -1,6 +1,6 @@
-"""The progress of the workers of a node, by their own report, or by their output. Pure.
+"""The progress of a node's workers, by their own reports or by their output. Pure.
 
-`WorkerShm.progress` has it of each worker, now and after the round.
+`WorkerShm.progress` returns it for each worker, during and after the round.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rallypoint.wire.shm_words import NS_PER_S
 
 
 class Progress(Struct, frozen=True):
-    """The last step of a worker, and how many seconds ago it was reported, or was seen to change.
+    """The last step of a worker, and the seconds since it was reported, or was seen to change.
 
-    None: that was not told.
+    None: not reported.
     """
 
     step: int
@@ -25,19 +25,19 @@ class Progress(Struct, frozen=True):
     loss: float | None = None
     tokens: int | None = None
     is_timed: bool = True
-    """Whether its silence may be a hang. A first line of output does not say yet how long a step
-    takes: the second one does."""
+    """Whether its silence may be a hang. From output the duration of a step is known after the
+    second line only."""
 
 
 class Phase(Struct, frozen=True):
-    """The phase that a worker has told, with a name or between two."""
+    """The present phase of a worker: one that it has named, or the time between two."""
 
     name: str
-    """Empty: it is in none."""
+    """The name of the phase; empty: it is in none."""
     since_ns: int
-    """When it began, or the one before ended, on CLOCK_MONOTONIC."""
+    """When it began, or the one before ended, on CLOCK_MONOTONIC in nanoseconds."""
     age_s: float
-    """How long ago that was."""
+    """The seconds since then."""
 
 
 NO_PHASE = Phase("", 0, float("inf"))
@@ -52,10 +52,7 @@ def phase_of(slot: WorkerSlot, now_ns: int) -> Phase:
 
 
 def progress_of(slot: WorkerSlot, now_ns: int) -> Progress | None:
-    """Return the progress of one worker; None: none yet.
-
-    One that reports is believed more than its output.
-    """
+    """Return the progress of one worker; None: none yet. Reports take precedence over output."""
     if slot.reported.at_ns > 0:
         return _progress(slot.reported, now_ns, is_timed=True)
     if slot.printed.at_ns > 0:

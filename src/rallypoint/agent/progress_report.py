@@ -1,6 +1,6 @@
 """The progress of this node's workers and the records of its last rounds, for heartbeats.
 
-See `core/watch/node_progress.py` and `core/round_record.py`.
+`core/watch/node_progress.py` and `core/round_record.py` define them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.observe.records import Observer
 
 FEW = 256
-"""The number of nodes that may all report the same at once: that their workers have been started,
-or how the last rounds went."""
+"""The most nodes that may report the same event at once: the start of workers, or the last
+rounds."""
 
 
 class PhaseTeller(Observer):
-    """Tells the coordinator at once that workers have been started, and of a round's first step.
+    """Reports the start of workers, and a round's first step, to the coordinator at once.
 
-    The former only in a job of few nodes. How far a round begins behind the one before could not be
-    seen a heartbeat later.
+    The start is reported only in a job of few nodes. How far a round begins behind the last one's
+    steps could not be seen a heartbeat later.
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -45,20 +45,23 @@ class PhaseTeller(Observer):
 
 
 class ProgressReport:
-    """Each connection is told once of what is new. For the loop's thread."""
+    """The reports for heartbeats, each once for a connection. For the loop's thread."""
 
     def __init__(self, config: AgentConfig, dispatcher: EventDispatcher) -> None:
         self._config, self.dispatcher = config, dispatcher
         self._told: tuple[int, tuple[object, ...]] | None = None
-        """The generation of the connection, and what was said on it last."""
+        """The generation of the connection, and the last report on it."""
         self._first_epoch = 0
         """The epoch of the first coordinator."""
         self._rounds_told = 0
-        """The generation of the connection on which the last rounds were told."""
+        """The generation of the connection on which the last rounds were reported."""
         self._phase_since_ns = 0
 
     def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:
-        """Return how far the workers of this round are, unless that is known on this connection."""
+        """Return the progress of this round's workers, if it is new on this connection.
+
+        Else None.
+        """
         progress = None if stamp is None else self._now(stamp)
         if progress is None:
             return None
@@ -70,9 +73,9 @@ class ProgressReport:
         return progress
 
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
-        """Return the last rounds, once on each connection to another coordinator than the first.
+        """Return the last rounds, once on each connection to a coordinator other than the first.
 
-        In a large job a few nodes tell, and those that know what others don't.
+        In a large job a few nodes report, and those that know what others don't.
         """
         self._first_epoch = self._first_epoch or epoch
         if epoch == self._first_epoch or generation == self._rounds_told:
@@ -109,7 +112,7 @@ class ProgressReport:
         return _with_steps(progress, steps, shm, life.assignment.base_rank)
 
     def _with_phase(self, progress: NodeProgress, phases: Iterable[Phase]) -> NodeProgress:
-        """Tell of the phase that may go on for longest."""
+        """Return the progress with the phase that may last longest."""
         rules = self._config.rendezvous
         named = [phase for phase in phases if phase.name]
         if not named:

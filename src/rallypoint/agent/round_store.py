@@ -1,4 +1,4 @@
-"""The access of this node to the round store: its own, when it is rank 0, and enrolment in it."""
+"""The access of this node to the round store: its own, if it is rank 0, and enrolment."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class StoreAccess:
     """Opens and closes the round store of this node, and enrols with that of rank 0."""
 
     def __init__(self, config: AgentConfig, on_lost: Callable[[int, str], None]) -> None:
-        """`on_lost` is called with the round and the reason when its store has gone early.
+        """Open nothing yet.
 
-        From the loop.
+        `on_lost` is called from the loop with the round and the reason when its store has ended
+        early.
         """
         self._networks = config.access.store_networks
         """The networks that may use this node's store without enrolling."""
@@ -41,9 +42,9 @@ class StoreAccess:
     def use(
         self, secret: bytes | None, store: RoundStore | None, shared: Endpoint | None = None
     ) -> None:
-        """Set the values that were learnt while meeting.
+        """Set the values that are known after joining.
 
-        `shared`: the endpoint, whose port the store shares.
+        `shared` is the endpoint, whose port the store shares.
         """
         self._secret, self._store, self._shared = secret, store, shared
 
@@ -59,7 +60,7 @@ class StoreAccess:
             )
 
     def close(self) -> None:
-        """Close the store of a round that has ended. Safe to call again."""
+        """Close the store of a round that has ended. May be called again."""
         if self._store is not None:
             self._store.close()
 
@@ -95,13 +96,12 @@ async def _look_up(endpoint: Endpoint) -> list[str]:
 
 
 async def listen_for_peers(local_addr: str, session_host: str, port: int) -> socket.socket:
-    """Return a listening socket on the address that peers are given.
+    """Return a listening socket on the address that peers get.
 
-    That is `local_addr`, which may be of another network than the session's; or `session_host`,
-    where this node's session comes from, when none was given or when it is not this node's own
-    (NAT). `port` 0: the system chooses one.
-
-    Raises UsageError when the port can't be had, InfrastructureError when there is none left.
+    It is `local_addr`, which may be on another network than the session's. If that was not given or
+    is not this node's own (NAT), it is `session_host`, the local address of the session. With
+    `port` 0 the system chooses one. Raises UsageError when the port is not available,
+    InfrastructureError when no port is free.
     """
     addresses = [Address(session_host, 0)]
     if local_addr:
@@ -112,7 +112,10 @@ async def listen_for_peers(local_addr: str, session_host: str, port: int) -> soc
 
 
 def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
-    """Return a listening socket on the first of these that is this node's own. Raises as above."""
+    """Return a listening socket on the first of the addresses that is this node's own.
+
+    Raises as `listen_for_peers`.
+    """
     why = ""
     for address in addresses:
         bound = try_bind((address,), port)

@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 
 KEPT_S = 0.5
-"""How long it may take to have what the workers wrote last."""
+"""The time limit in seconds for reading the workers' last output."""
 TIME_IS_OVER = "its time is over (--stop-before)"
 
 
 class JobEnd(Struct, frozen=True):
-    """How one node's part of a job ended, and how long it took in seconds."""
+    """The end of one node's part of a job, and its duration in seconds."""
 
     finish: Finish
     run_id: str
@@ -65,7 +65,7 @@ class JobEnd(Struct, frozen=True):
     elapsed_s: float
     return_values: dict[int, object] = {}
     """The results of this node's workers, by global rank, if all have succeeded. `on_end` does not
-    see it: it is filled in last, after the shutdown."""
+    see them: they are filled in last, after the shutdown."""
     failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
     error_files: dict[int, str] = {}
@@ -74,19 +74,19 @@ class JobEnd(Struct, frozen=True):
     caught: int = 0
     """The first signal that this agent got, if any."""
     error: Exception | None = None
-    """The exception of a handler, if that was the end."""
+    """The exception of a handler that ended the node's part, if one did."""
     node: str = ""
     place: Assignment | None = None
-    """The place of this node in the newest round, if it ever had one."""
+    """The place of this node in the newest round, if it had one."""
 
 
 OnEnd = Callable[[JobEnd], None]
 
 
 def first_failure(end: JobEnd) -> tuple[WorkerExit, str, str] | None:
-    """Return the worker that is to blame for the end of the job, on whichever node.
+    """Return the worker that is to blame for the job's end, on whichever node; None: no worker is.
 
-    Its exit, the node, and its error file if that is here, else "".
+    The result has its exit, its node, and its error file if that is on this node, else "".
     """
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
@@ -106,10 +106,9 @@ def run_agent(
 ) -> JobEnd:
     """Run this node's part of the job, to its end. Blocks; for the main thread, or `embedding`.
 
-    `make_observer` gets the relay, which is how lines reach the console. `on_end` is called
-    while the console still stands, for the last lines. The caller closes `telemetry`.
-
-    Raises RallypointError when this node could not take part. Nothing is left behind in any case.
+    `make_observer` gets the relay, through which lines reach the console. `on_end` is called while
+    the console still exists, for the last lines. The caller closes `telemetry`. Raises
+    RallypointError when this node could not take part. Nothing is left behind in any case.
     """
     signals = signals_to_handle(config, embedding)
     settings = output_settings(config)
@@ -152,7 +151,7 @@ def run_agent(
 
 
 def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
-    """Find the places of this job's dead former agents on this machine, for a takeover."""
+    """Return the places of this job's dead former agents on this machine, for a takeover."""
     rendezvous = config.rendezvous
     if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):
         return ()
@@ -201,14 +200,14 @@ async def _run(
 
 
 class AgentRun:
-    """One agent's life inside the loop: `main`, once."""
+    """One agent's run inside the loop: call `main` once."""
 
     def __init__(self, setup: AgentSetup, make_workers: MakeWorkers) -> None:
         self._setup, self._helpers, self._stop = setup, setup.helpers, setup.config.stop
         self.lease = NodeLease(self._hold)
-        """Until when this node has it."""
+        """The lease of this node's place."""
         self._hurried = self._helpers.hurried if self._helpers is not None else asyncio.Event()
-        """Set by a second signal, or one after the end: every wait ends."""
+        """Set by a second signal, or one after the end, to end every wait."""
         store_access = StoreAccess(
             setup.config,
             lambda round_, why: self.agent.helper_died(round_, why, others_need_it=True),
@@ -304,11 +303,10 @@ class AgentRun:
         )
 
     def _hold(self, until: float) -> None:
-        """Hold the job while this process is stopped.
+        """Keep the lease of a job of one node while this process is stopped.
 
-        A job that can have one node only is left alone: Ctrl-Z, a laptop that sleeps. Where `serve`
-        may give its place away all the same, the agent ends its workers when it runs again. With a
-        register a spare may stand by to take its place.
+        It is Ctrl-Z, or a laptop that sleeps. Where `serve` may give its place away nevertheless,
+        the agent ends its workers when it runs again. With a register a spare may take its place.
         """
         rendezvous = self._setup.config.rendezvous
         if self._helpers is not None and (rendezvous.max_nodes > 1 or rendezvous.register):
@@ -317,7 +315,7 @@ class AgentRun:
     def cant_log(self, text: str) -> None:
         """Report that a log file of a worker can't be written.
 
-        Said once in a round, here and by the next heartbeat to the coordinator.
+        It is reported once in a round, here and by the next heartbeat to the coordinator.
         """
         dispatcher = self._setup.telemetry.dispatcher
         if text != dispatcher.cant_log:
@@ -395,7 +393,7 @@ class AgentRun:
                 self._preflights.discard(preflight)
 
     async def _try_to_reach(self, order: Prove, node_id: str) -> str:
-        """Return why the store is not reached, or nothing."""
+        """Return why the store is not reached; empty: it is."""
         try:
             await self._store_access.reach(order, node_id)
         except RallypointError as error:
@@ -429,7 +427,7 @@ class AgentRun:
             self._reaper.close()
 
     def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """End this agent with the reason: what the system has refused, or else a bug of ours."""
+        """End this agent with the reason: a resource that the system refused, or else a bug."""
         cause = cast(BaseException | None, context.get("exception"))
         refused = cause if isinstance(cause, InfrastructureError) else out_of_files(cause)
         what = describe_fault(cause) if cause is not None else _said_by_loop(context)
@@ -490,8 +488,8 @@ def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> Worker
 def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:
     """Return the signals that end this agent; none in another thread than the main one.
 
-    Of the usual signals those that it was started to ignore stay ignored (`nohup`, a background
-    job of a shell); those that a person chose are handled anyway. Raises UsageError.
+    Of the usual signals, those that were ignored at its start stay ignored (`nohup`, a background
+    job of a shell); signals that a user chose are always handled. Raises UsageError.
     """
     usual = config.stop.signals == StopConfig().signals
     numbers = []
@@ -518,9 +516,9 @@ def _said_by_loop(context: dict[str, object]) -> str:
 async def _newest_lines(
     outputs: WorkerOutputs, running: RunningRound, newest: int
 ) -> list[tuple[int, OutputLines]]:
-    """Read the newest lines, at most `newest` of each stream of these workers.
+    """Return the newest lines, at most `newest` of each stream of these workers.
 
-    Returns them in the order in which they came, each with the worker's global rank.
+    They are in the order of arrival, each with the worker's global rank.
     """
     from rallypoint.process.logs.newest import OutputReader, ReadStart
 

@@ -1,4 +1,4 @@
-"""The lines of an agent about its state, and about what it waits for."""
+"""The lines of an agent about its state, and the reasons of its waits."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def place_text(assignment: Assignment, workers: int) -> str:
 def anew_text(
     config: AgentConfig, *, replaced: bool, runs: bool, is_replaceable: bool = False
 ) -> str:
-    """Return the line of a node of whose round the coordinator knows nothing.
+    """Return the line of a node whose round the coordinator does not know.
 
-    `is_replaceable`: this coordinator or an earlier one of this job is, as in `Attached`.
+    `is_replaceable`: another coordinator can take over from this or an earlier one, as in
+    `Attached`.
     """
     then = "stopping the workers and joining again" if runs else "joining again"
     if not replaced:
@@ -53,9 +54,9 @@ def waiting_for(
     *,
     imports: bool = False,
 ) -> str:
-    """Return what this agent waits for, in a few words; empty while its workers run.
+    """Return the reason of this agent's wait, in a few words; empty while its workers run.
 
-    `imports`: what they are forked from has not imported all yet.
+    `imports`: the prepared process has not imported all modules yet.
     """
     match state.phase:
         case NodePhase.RUNNING if imports:
@@ -107,14 +108,14 @@ def _idle(state: WorkersState, status: JobStatus | None, settings: SharedSetting
 
 
 def _with_this_node(status: JobStatus) -> JobStatus:
-    """Count this node as joined where the coordinator's answer is older than its stop and join."""
+    """Count this node as joined, if the coordinator's answer is older than its stop and join."""
     if status.phase == "active" or status.joined or status.waiting or status.standby:
         return status
     return replace(status, joined=1, stopping=max(status.stopping - 1, 0))
 
 
 class StatusReporter:
-    """Reports where the job is, and what this node waits for each time that it changes."""
+    """Reports the state of the job, and the reason of this node's wait each time it changes."""
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, clock: Callable[[], float]
@@ -122,10 +123,10 @@ class StatusReporter:
         self._config, self._dispatcher, self._clock = config, dispatcher, clock
         self._waiting_since = ("", clock())
         self.job: JobStatus | None = None
-        """The status that the coordinator reported last; None: it can't be asked."""
+        """The status in the coordinator's last answer; None: there is none."""
 
     def show(self, state: WorkersState, node_id: str, *, imports: bool) -> None:
-        """Now; `imports` as for `waiting_for`."""
+        """Report the present state; `imports` as for `waiting_for`."""
         what = waiting_for(state, self.job, self._config.rendezvous, imports=imports)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
@@ -138,7 +139,7 @@ class StatusReporter:
 def status_view(
     config: AgentConfig, assignment: Assignment | None, what: str, waited_s: float
 ) -> StatusView:
-    """Return where the job is, as this agent knows it."""
+    """Return the view of the job's state, as this agent knows it."""
     return StatusView(
         round=assignment.round if assignment else 0,
         nodes=assignment.group_world_size if assignment else 0,

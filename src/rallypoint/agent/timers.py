@@ -1,12 +1,10 @@
 """The timers of this node's workers (W6).
 
-A worker whose block is not over in time is ended, and it alone; the agent lives on, and the round
-ends by that failure.
-
-Requests come through the wake-up pipe beside the shared memory, which `rallypoint.elastic.timer`
-uses by itself, and through the named pipe that torch's variables ask for, for torch's clients. They
-are dated by the wall clock, as torch's are. Only what is left of the time when one arrives is
-believed, and counted on the clock of the loop, so that a clock that is set later ends nobody.
+A worker whose block takes longer than its timer is ended, and it alone; the agent continues, and
+the round ends by that failure. Requests come through the wake-up pipe beside the shared memory,
+which `rallypoint.elastic.timer` uses by itself, and through the named pipe of torch's variables,
+for torch's clients. As in torch, they have wall-clock times. Only the remaining time at arrival is
+used, on the clock of the loop, so that a change of the wall clock ends no worker.
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ from rallypoint.worker.timers import Countdown, PendingTimers
 MAX_SCOPE_CHARACTERS = 200
 MAX_SIGNAL = 64
 MAX_LENGTH_S = 1e9
-"""30 years; more counts as no limit."""
+"""The longest timer in seconds, 30 years; more counts as no limit."""
 
 
 class Expiry(Struct, frozen=True):
-    """A worker whose timer has ended, and the signal that its request wants for it (0: none)."""
+    """A worker whose timer has ended, and the signal that its request wants (0: none)."""
 
     local_rank: int
     reason: str
@@ -44,7 +42,7 @@ class Expiry(Struct, frozen=True):
 
 
 class WorkerTimers:
-    """Keeps the timers of one round. `on_expired` is called from the loop, once per worker."""
+    """The timers of one round. `on_expired` is called from the loop, once per worker."""
 
     def __init__(self, pids: Sequence[int], on_expired: Callable[[Expiry], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,7 +52,7 @@ class WorkerTimers:
         self._alarm = Alarm(self._loop, self._ring)
 
     def line(self, data: bytes) -> None:
-        """Handle a line, which is a request or anything else."""
+        """Handle a line of the pipe, which may be a timer's request."""
         request = parse_timer_line(data)
         if request is None:
             return
@@ -83,7 +81,7 @@ class WorkerTimers:
         return Countdown(request.pid, request.scope, ends_at, length_s, request.signal)
 
     def _worker_of(self, pid: int) -> int | None:
-        """Return the worker that this process is, or belongs to."""
+        """Return the local rank of the worker that this process is, or belongs to."""
         if pid in self._pids or pid <= 1:
             return self._pids.get(pid)
         try:
@@ -112,9 +110,9 @@ class WorkerTimers:
 
 
 class TimerPipe:
-    """The named pipe that torch's variables ask for; `path` is given to the workers.
+    """The named pipe of torch's variables; `path` is given to the workers.
 
-    A path that a person has chosen is used unless somebody else reads that pipe: another agent of
+    A path that a user has chosen is used unless another agent reads that pipe: another agent of
     this node, or the one around this one, from which the variable was inherited.
     """
 
@@ -137,7 +135,7 @@ class TimerPipe:
             raise during("make a pipe", error.errno, _cant_make(chosen, _why(error))) from error
 
     def close(self) -> None:
-        """Remove the pipe, if it is ours. Safe to call again."""
+        """Remove the pipe, if this agent made it. May be called again."""
         if self._pipe is not None:
             self._pipe.close()
 
@@ -147,7 +145,7 @@ class TimerPipe:
 
 
 def _make_way(path: str) -> bool:
-    """Remove a pipe that nobody reads any more; False when somebody does. Raises UsageError."""
+    """Remove a pipe without a reader; return False if it has one. Raises UsageError."""
     try:
         if not stat.S_ISFIFO(os.lstat(path).st_mode):
             raise _cant_make(path, "there is something else")

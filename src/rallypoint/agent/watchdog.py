@@ -1,4 +1,4 @@
-"""The end of a worker whose time is over: its stacks are taken first, then it is ended.
+"""The end of a worker whose timer has ended: its stacks are read first, then it is killed.
 
 The code of timers is imported when a worker sets the first one, or torch's variables ask for them.
 """
@@ -24,7 +24,7 @@ MAX_DETAIL_CHARACTERS = 6000
 
 
 class Blame(Struct, frozen=True):
-    """Why this agent has ended a worker, and what that did at the time."""
+    """The reason why this agent has ended a worker, and the worker's stacks at the time."""
 
     reason: str
     stacks: str
@@ -39,10 +39,10 @@ class Blame(Struct, frozen=True):
 
 
 class Watchdog:
-    """The watchdog of one round: `open` before the workers start, `close` when they are to stop.
+    """The watchdog of one round: `open` it before the workers start, `close` it when they stop.
 
-    `end_one(local_rank, signal)` signals a worker, and is false when that has exited; `notice` gets
-    a line for a person.
+    `end_one(local_rank, signal)` signals a worker, and returns False if that has exited; `notice`
+    gets a line for the user.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Watchdog:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = True
         self.blames: dict[int, Blame] = {}
-        """The blame of the workers that were ended, by local rank."""
+        """The reasons for the workers that were ended, by local rank."""
         shm.watch_timers(self._line)
 
     def open(self) -> str:
@@ -76,7 +76,7 @@ class Watchdog:
         return self._pipe.path
 
     def close(self) -> None:
-        """End nobody any more. Safe to call again."""
+        """Stop ending workers. May be called again."""
         self._open = False
         for task in self._tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""The requests of the job to this node's workers: a checkpoint, and the stacks of those that hang.
+"""The requests of the job to this node's workers: checkpoints, and stacks of hanging workers.
 
-When a checkpoint may be answered is decided in `core/checkpoint.py`; the workers are asked
-through the shared memory of their round, or by a signal of the person's choice.
+`core/checkpoint.py` decides when a checkpoint may be answered; the workers are asked through the
+shared memory of their round, or by a signal that the user chose.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rallypoint.agent.hang import HangWatch, StacksFiles
 
 NO_HURRY_S = 10 * 365 * 86400.0
-"""Until when a checkpoint that nothing waits for is asked for."""
+"""The deadline in seconds of a checkpoint for which nothing waits."""
 _KINDS = {
     EndKind.DRAIN: ShmRequest.DRAIN,
     EndKind.GROWTH: ShmRequest.GROWTH,
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 class WorkerRequests:
-    """One agent's. `begin` with each round's workers, `end` when they have gone."""
+    """The requests of one agent. `begin` with each round's workers, `end` when they have gone."""
 
     def __init__(self, config: AgentConfig, actions: AgentActions) -> None:
         self._config, self._actions = config, actions
@@ -44,7 +44,7 @@ class WorkerRequests:
         self._hangs: HangWatch | None = None
 
     def begin(self, round_: RunningRound) -> None:
-        """Workers of a round run."""
+        """Begin with the running workers of a round."""
         self.end()
         self._round = round_
         self._checkpoints = Checkpoints(self._config, self._actions, round_)
@@ -52,13 +52,13 @@ class WorkerRequests:
             self._hang_watch(round_)
 
     def end(self) -> None:
-        """Forget workers that have gone."""
+        """Forget the workers, which have gone."""
         if self._hangs is not None:
             self._hangs.close()
         self._round = self._checkpoints = self._hangs = None
 
     def exited(self, exits: Sequence[WorkerExit]) -> None:
-        """Note the ends of workers, which an answer may have waited for."""
+        """Note the ends of workers, for which an answer may have waited."""
         if self._checkpoints is not None:
             self._checkpoints.changed(exits)
 
@@ -79,10 +79,7 @@ class WorkerRequests:
                 self._hang_watch(round_).collect(message)
 
     def _hang_watch(self, round_: RunningRound) -> HangWatch:
-        """Return the hang watch of this round, made when it is first needed.
-
-        Most jobs have no --hang-timeout.
-        """
+        """Return the hang watch of this round, made at first use, as few jobs have one."""
         if self._hangs is None:
             from rallypoint.agent.hang import HangWatch, StacksFiles
 
@@ -121,7 +118,7 @@ class Checkpoints:
             self._actions.say(kinds.CHECKPOINT_WANTED(text))
 
     def withdrawn(self, number: int) -> None:
-        """Withdraw the question that the coordinator does not wait for any more."""
+        """Withdraw the question, for which the coordinator no longer waits."""
         shm = self._round.workers.shm
         if checkpoint.withdrawn(self._state, number, shm.answered()):
             shm.withdraw()

@@ -1,6 +1,6 @@
 """The workers of this node from round to round: starts them, and reports their events.
 
-Nothing is decided here: `core/node/machine.py` does that.
+`core/node/machine.py` makes the decisions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rallypoint.process.guard import Guard
 
 
 class WorkerRounds:
-    """One agent's. For the thread of the loop."""
+    """The rounds of one agent. For the thread of the loop."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class WorkerRounds:
         self._dispatcher, self._actions = dispatcher, actions
         self._requests = WorkerRequests(config, actions)
         self.current: NodeWorkers | None = None
-        """The newest round's, until the last of their processes has gone."""
+        """The workers of the newest round, until the last of their processes has gone."""
         self.newest: RunningRound | None = None
-        """Workers that run, or ran last."""
+        """The running workers, or those that ran last."""
         self._succeeded: NodeWorkers | None = None
         self.failures: dict[int, WorkerExit] = {}
         """The newest round's failures on this node, by global rank."""
@@ -71,7 +71,7 @@ class WorkerRounds:
             self.current.use_guard(guard)
 
     async def abandon(self) -> None:
-        """End what runs, if anything still does: only after an error of the agent itself."""
+        """Kill all remaining workers, after an error of the agent itself."""
         if self.current is not None:
             with suppress(OSError):  # The guard does it, as soon as this agent has gone.
                 await self.current.abandon()
@@ -88,7 +88,7 @@ class WorkerRounds:
 
     @property
     def is_importing(self) -> bool:
-        """Whether workers wait for the modules that are imported once for all of them."""
+        """Whether workers wait for modules that are imported once for all of them."""
         return bool(self._config.workers.preload and self.current and not self.current.pids)
 
     def spawn(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
@@ -115,22 +115,22 @@ class WorkerRounds:
             self._not_started(stamp, error)
 
     def look(self) -> None:
-        """Report at once each worker that has ended by now."""
+        """Report each worker that has ended by now."""
         if self.current is not None:
             self.current.notice()
 
     def pushed(self, message: m.WorkerRequest) -> None:
-        """Pass on an order about the workers."""
+        """Pass an order about the workers on."""
         self._requests.pushed(message)
 
     def report_success(self, report: m.Succeeded) -> None:
-        """All workers of this node have succeeded."""
+        """Report that all workers of this node have succeeded."""
         self._succeeded = self.current
         self._actions.say(kinds.SUCCEEDED())
         self._actions.report(report)
 
     def report_failures(self, report: m.Failed) -> None:
-        """Report these failed workers, with all that is known of them."""
+        """Report these failed workers, with all their details."""
         step = -1
         if self.current is None:
             failures = tuple(map(self._unstarted, report.failures))

@@ -32,14 +32,16 @@ SHM_NAME, WAKE_UP_NAME = "shm", "wake-up"
 
 
 def stacks_name(local_rank: int) -> str:
-    """Return the file beside the shared memory to which this worker writes its stacks."""
+    """Return the name of the file beside the shared memory for this worker's stacks."""
     return f"stacks_{local_rank}"
 
 
 class WorkerShm:
-    """The shared memory of one round: made by `open`, ended by `close`. For the loop's thread.
+    """The shared memory of one round: made by `open`, ended by `close`.
 
-    `faults` gets what nobody expected of what the workers have written.
+    For the loop's thread.
+
+    `faults` gets unexpected errors about the workers' data.
     """
 
     def __init__(self, folder: str, fd: int, workers: int, faults: Faults | None = None) -> None:
@@ -65,7 +67,7 @@ class WorkerShm:
     ) -> WorkerShm:
         """Make the shared memory of a round in this agent's directory `scratch`.
 
-        None when that is empty or can't be written, for which `tell` gets a line for a person.
+        Without a writable directory it is silent, and `tell` gets a line for the user.
         """
         if not scratch:
             return cls.silent(workers, faults)
@@ -82,12 +84,12 @@ class WorkerShm:
 
     @classmethod
     def silent(cls, workers: int, faults: Faults | None = None) -> WorkerShm:
-        """Shared memory to which no worker writes."""
+        """Return shared memory to which no worker writes."""
         return cls("", -1, workers, faults)
 
     @property
     def path(self) -> str:
-        """For RALLYPOINT_SHM; empty without shared memory."""
+        """The path for RALLYPOINT_SHM; empty without shared memory."""
         return os.path.join(self._folder, SHM_NAME) if self._folder else ""
 
     @property
@@ -96,20 +98,21 @@ class WorkerShm:
         return os.path.join(self._folder, WAKE_UP_NAME) if self._folder else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call this when a worker has begun to listen, made its first progress, named its first
-        phase, or saved a checkpoint, and sometimes for nothing.
+        """Call `changed` when a worker begins to listen, reports or saves a checkpoint.
+
+        A report is a worker's first progress or its first phase. Spurious calls are possible.
         """
         self._watchers.append(changed)
 
     def watch_timers(self, requested: Callable[[bytes], None]) -> None:
-        """Call this with each line that is a request of a timer."""
+        """Call `requested` with each line that is a timer's request."""
         self._timer_watchers.append(requested)
 
     def request(self, kind: ShmRequest, deadline_s: float) -> None:
-        """Ask all local workers for a checkpoint, to be saved within so many seconds.
+        """Ask all local workers for a checkpoint within so many seconds.
 
         A second request of the same kind only moves the deadline, and earlier answers count. But a
-        person who asks again wants another checkpoint.
+        repeated request of a person asks for another checkpoint.
         """
         if kind is not self._kind or kind is ShmRequest.SAVE:
             self._number += 1
@@ -118,55 +121,55 @@ class WorkerShm:
         self._write(at.REQUEST, layout.pack_request(self._number, kind))
 
     def withdraw(self) -> None:
-        """Ask for nothing any more."""
+        """Withdraw all requests."""
         self._kind = ShmRequest.NONE
         self._write(at.REQUEST, layout.pack_request(self._number, ShmRequest.NONE))
         self._write(at.DEADLINE, 0)
 
     def hold(self, until_s: float) -> None:
-        """Note that this node has its place until then, in seconds on CLOCK_BOOTTIME.
+        """Set the end of the node's lease, in seconds on CLOCK_BOOTTIME.
 
-        Workers can see when that is over, even while this agent can't tell them.
+        Workers can see when it is over, even while this agent can't tell them.
         """
         self._write(at.HELD_UNTIL, _ns(until_s))
 
     def retire(self) -> None:
-        """Retire these workers: the round has ended for them.
+        """Mark the round as ended for these workers.
 
-        `rallypoint.worker.is_current` is false now.
+        `rallypoint.worker.is_current` is false from now on.
         """
         self._write(at.CURRENT, 0)
 
     def listeners(self) -> frozenset[int]:
-        """Local ranks that have ever asked for requests."""
+        """Return the local ranks that have ever looked for requests."""
         return self._ranks(lambda slot: slot.listens)
 
     def wish_takers(self) -> frozenset[int]:
-        """Local ranks that have ever asked whether a person wants a checkpoint."""
+        """Return the local ranks that have ever looked for a person's request of a checkpoint."""
         return self._ranks(lambda slot: slot.takes_wishes)
 
     def answered(self) -> frozenset[int]:
-        """Local ranks that have saved a checkpoint since the request."""
+        """Return the local ranks that have saved a checkpoint since the request."""
         if self._kind is ShmRequest.NONE:
             return frozenset()
         return self._ranks(lambda slot: slot.answered == self._number)
 
     def holders(self) -> dict[int, int]:
-        """Local ranks that hold SIGTERM back, each with the pid that says so."""
+        """Return the local ranks that hold SIGTERM back, each with the reporting pid."""
         return {rank: slot.owner for rank, slot in enumerate(self._slots()) if slot.holds}
 
     def progress(self) -> tuple[Progress | None, ...]:
-        """Per local rank how far it is, also after `close`; None: nothing is known yet."""
+        """Return the progress by local rank, also after `close`; None: nothing is known yet."""
         return tuple(progress for progress, _ in self.progress_and_phases())
 
     def progress_and_phases(self) -> tuple[tuple[Progress | None, Phase], ...]:
-        """Per local rank its progress and its phase, from one read, also after `close`."""
+        """Return progress and phase by local rank, from one read, also after `close`."""
         now_ns = time.monotonic_ns()
         slots = self._slots() if self._last is None else self._last
         return tuple((progress_of(slot, now_ns), phase_of(slot, now_ns)) for slot in slots)
 
     def checkpoints(self) -> tuple[int | None, ...]:
-        """Per local rank the step of its last checkpoint, where it reported one."""
+        """Return the step of the last reported checkpoint by local rank; None: not reported."""
         return tuple(slot.checkpoint - 1 if slot.checkpoint > 0 else None for slot in self._slots())
 
     async def dump_stacks(
@@ -187,7 +190,7 @@ class WorkerShm:
         return dict(zip(ranks, texts, strict=False))
 
     def close(self) -> None:
-        """Remove all of it. Safe to call again."""
+        """Remove the shared memory and its files. May be called again."""
         if self._wake_up_pipe is not None:
             self._wake_up_pipe.close()
         if self._fd >= 0:
@@ -236,19 +239,19 @@ class WorkerShm:
 
 
 def _ns(time_s: float) -> int:
-    """Limited to half of what a word holds, which leaves room to add to."""
+    """Return nanoseconds, limited to half of what a word holds, so that sums fit."""
     return int(min(time_s, at.MAX_WORD / 2 / at.NS_PER_S) * at.NS_PER_S)
 
 
 def _cant_share(scratch: str, error: OSError) -> str:
-    """Return the line for a person about a round whose workers are not seen."""
+    """Return the message about a round whose workers can't be observed."""
     why = error.strerror or str(error)
     fix = "no progress is seen and no checkpoint can be asked for: free space there, or set TMPDIR"
     return f"can't share memory with the workers under {path_text(scratch)}: {why}: {fix}"
 
 
 def _ignore(_line: object) -> None:
-    """Until somebody wants to have it."""
+    """Ignore a line, while no receiver is set."""
 
 
 class WatchedPipe:
@@ -263,7 +266,7 @@ class WatchedPipe:
         self._loop.add_reader(self._pipe, self._read)
 
     def close(self) -> None:
-        """Remove the pipe. Safe to call again."""
+        """Remove the pipe. May be called again."""
         if self._pipe.fileno() >= 0:
             self._loop.remove_reader(self._pipe)
             self._pipe.close()

@@ -1,4 +1,4 @@
-"""Where the workers of this node come from: what is started for each, and by which process."""
+"""The source of this node's workers: the command of each, and the process that starts it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from rallypoint.process.prepared.calls import PickledCall
 
 FLUSH_S = 0.2
-"""The time that the caller's streams may take to flush; the agent goes on then."""
+"""How long the caller's streams may take to flush, in seconds."""
 
 
 class SourceLostError(InfrastructureError):
-    """The process that workers come from has just died; no worker of the batch is left.
+    """The process that starts workers has just died; no worker of the batch is left.
 
     It is being replaced: wait until it is ready, then try again.
     """
@@ -49,7 +49,7 @@ class WorkerSource:
     """Whether orphans of workers become children of this process, which must reap them."""
 
     def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
-        """Pickle the function and its arguments. Raises UsageError when they can't be."""
+        """Pickle the function and its arguments. Raises UsageError if they can't be pickled."""
         self._config, self._cpus = config, cpus
         self._calls: list[PickledCall] = []
         self._on_error: Callable[[RallypointError], None] | None = None
@@ -60,7 +60,7 @@ class WorkerSource:
             self._calls = pickle_calls(config.function)
 
     def start(self, guard: Guard, part_of: str) -> None:
-        """Start what workers come from; `part_of` is added to its title.
+        """Start the process that starts workers, if there is one; `part_of` is added to its title.
 
         Raises UsageError or InfrastructureError.
         """
@@ -68,7 +68,7 @@ class WorkerSource:
     def watch(
         self, on_error: Callable[[RallypointError], None], on_notice: Callable[[Record], None]
     ) -> None:
-        """In the loop: keep ready. `on_error`: there will be no worker, ever."""
+        """Keep the source ready, in the loop. `on_error`: there will never be a worker."""
         self._on_error = on_error
 
     def unwatch(self) -> None:
@@ -81,7 +81,7 @@ class WorkerSource:
         return True
 
     async def wait_ready(self) -> None:
-        """Return when it `is_ready`; never after `on_error`. Safe to cancel."""
+        """Wait until it `is_ready`; never returns after `on_error`. Safe to cancel."""
 
     def owns(self, pid: int) -> bool:
         """Return whether only this object may reap the child."""

@@ -31,7 +31,8 @@ from rallypoint.process.spawn import WorkerCommand
 from rallypoint.process.workers import KILL_TIMEOUT_S, WorkerSet
 
 DETAILS_S = 0.5
-"""How long after a failure its traceback is told of, if other workers of this node run on."""
+"""The delay in seconds after a failure until its traceback is reported, if other workers of this
+node continue."""
 
 
 class WorkerSetup(Struct, frozen=True):
@@ -42,18 +43,18 @@ class WorkerSetup(Struct, frozen=True):
     outputs: WorkerOutputs
     guard: Guard | None
     scratch: str
-    """A directory of this agent alone; empty: there is none."""
+    """The agent's own directory; empty: there is none."""
     notice: Callable[[str], None]
     """Gets a line for a person when a timer of a worker has ended."""
     faults: Faults
     no_space: Callable[[str], None] = lambda text: None
-    """Gets a line for a person when a worker has failed whose log file can't be written."""
+    """Called with a line for the user when a worker has failed whose log file can't be written."""
     leaders_first: bool = False
-    """`--signal-scope worker`."""
+    """Whether `--signal-scope worker` was given."""
 
 
 class RoundWorkers:
-    """A `NodeWorkers` of processes."""
+    """The workers of a round that are processes."""
 
     def __init__(self, setup: WorkerSetup, round_: WorkerRound) -> None:
         self._setup, self._round = setup, round_
@@ -108,7 +109,7 @@ class RoundWorkers:
         return self._commands
 
     def _try_to_start(self, commands: Sequence[WorkerCommand]) -> bool:
-        """Return False when it is worth another try."""
+        """Start the workers; return False if a retry is useful."""
         note_sessions(self._setup.scratch, None)
         try:
             self._workers.start(commands, self._exited, self._setup.source.spawn)
@@ -120,7 +121,7 @@ class RoundWorkers:
 
     @contextmanager
     def _closing_unless_started(self) -> Iterator[None]:
-        """Workers that were started have their own copies of what was opened for them."""
+        """Close the opened files at the end: started workers have their own copies."""
         waits = False
         try:
             yield
@@ -150,7 +151,7 @@ class RoundWorkers:
         self._workers.use_guard(guard)
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """To every process group; then wait until nothing is left. See `NodeWorkers`."""
+        """Signal every process group; then wait until nothing is left. See `NodeWorkers`."""
         self._retire()
         self._workers.signal_all(number, received)
         if number == signal.SIGTERM:
@@ -158,7 +159,7 @@ class RoundWorkers:
         self.clear()
 
     def notify(self, number: int) -> None:
-        """To the workers themselves; what they have started may not know this signal."""
+        """Signal the workers only; processes that they have started may not know this signal."""
         for local_rank in range(len(self._workers.pids)):
             self._workers.signal_one(local_rank, number)
 
@@ -170,7 +171,7 @@ class RoundWorkers:
         self.clear()
 
     async def abandon(self) -> None:
-        """SIGKILL to everything, and reap it: the program around this agent may live on.
+        """Kill and reap all processes, because the program around this agent may continue.
 
         Raises OSError when no descriptor is left to find processes.
         """
@@ -187,14 +188,14 @@ class RoundWorkers:
             self._close()
 
     def clear(self) -> None:
-        """Call `on_gone` when nothing is left. Safe to call again."""
+        """Call `on_gone` when nothing is left. May be called again."""
         self._cancel_start()
         if self._clearing is None:
             clearing = self._clearing = asyncio.create_task(self._clear())
             clearing.add_done_callback(raise_in_loop)
 
     def _kill_holders(self) -> None:
-        """Kill the workers that would have died of SIGTERM but for `rallypoint.worker`.
+        """Kill the workers that hold SIGTERM back only because of `rallypoint.worker`.
 
         They have no handler of their own: see `worker/checkpoint.py`.
         """
@@ -211,16 +212,19 @@ class RoundWorkers:
             self._starting.cancel()
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """Return the part of these exits that is known at once; the rest comes with `on_gone`."""
+        """Return the exits with the details that are known at once.
+
+        The rest comes with `on_gone`.
+        """
         if self._telling is None and self._round.on_details is not None:
             self._telling = asyncio.create_task(self._tell_details(self._round.on_details))
             self._telling.add_done_callback(raise_in_loop)
         return self._failures.note(failed)
 
     async def _tell_details(self, tell: Callable[[tuple[WorkerExit, ...]], None]) -> None:
-        """Tell why the round has ended, before its last worker has.
+        """Report why the round has ended, before its last worker has.
 
-        That may take the whole `--restart-grace`, and people ask.
+        That may take the whole `--restart-grace`, and people ask meanwhile.
         """
         await asyncio.sleep(DETAILS_S)
         tell(await self._failures.details())
@@ -259,7 +263,7 @@ class RoundWorkers:
     def _report(self) -> None:
         """Report the exits that were noticed together.
 
-        And those of workers that are dead by now although their exit was not noticed.
+        Workers that are dead by now are included, even if their exit was not noticed.
         """
         self._report_is_due = False
         exits = self._workers.exits
@@ -303,17 +307,17 @@ class WorkerFailures:
         self._oom = OomWatch()
 
     def note(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """Return the part of these exits that is known at once."""
+        """Note failures, and return them with the details that are known at once."""
         self._noted += failed
         return tuple(self._failure(exit_) for exit_ in failed)
 
     async def detailed(self) -> tuple[WorkerExit, ...]:
-        """Return all that is known of the failures that were noted and not yet returned."""
+        """Return the noted failures with all details, each once."""
         noted, self._noted = self._noted, ()
         return tuple(await asyncio.gather(*map(self._detailed, noted)))
 
     async def details(self) -> tuple[WorkerExit, ...]:
-        """Return all that is known of them by now; `detailed` returns them once more."""
+        """Return the present details of the failures; `detailed` returns them once more."""
         return tuple(await asyncio.gather(*map(self._detailed, self._noted)))
 
     def _failure(self, exit_: WorkerExit) -> WorkerExit:
@@ -331,7 +335,7 @@ class WorkerFailures:
     async def _detailed(self, exit_: WorkerExit) -> WorkerExit:
         """Return the exit with its details.
 
-        The files that a worker left may hold anything: its end is reported all the same.
+        Errors in files that a worker left, which may hold anything, are ignored.
         """
         try:
             return await self._described(exit_)

@@ -12,11 +12,11 @@ import sys
 
 _SIGINT = 2
 _MODULES = frozenset({"rallypoint.__main__", "rallypoint.elastic.run"})
-"""The names with which `python -m` starts a command."""
+"""The modules by which `python -m` starts a command."""
 
 
 def is_a_command() -> bool:
-    """Return whether this process is one, and not a program of somebody's that imports this."""
+    """Return whether this process is a command, not another program that imports the package."""
     main = sys.modules.get("__main__")
     if (spec := getattr(main, "__spec__", None)) is not None:
         return spec.name in _MODULES
@@ -24,7 +24,7 @@ def is_a_command() -> bool:
 
 
 def _end_at_interrupts() -> bool:
-    """Change the disposition of SIGINT, and return whether that was right.
+    """Have SIGINT end the process, and return whether the disposition was changed.
 
     A shell may have started this process so that it ignores SIGINT; then it still does.
     """
@@ -38,7 +38,7 @@ def _end_at_interrupts() -> bool:
 
 
 def raise_interrupts() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt again in a command's process."""
+    """Have Ctrl-C raise KeyboardInterrupt again in a command's process, from now on."""
     if _WAS_CHANGED and _signal.getsignal(_SIGINT) in (
         _signal.SIG_DFL,
         _signal.default_int_handler,

@@ -1,9 +1,8 @@
-"""The number of accelerators that a program would see, without the import of torch.
+"""The number of accelerators that a program would see, without importing torch.
 
-By NVIDIA's own library, and by what the kernel shows under /dev, /proc and /sys.
-
-The variables that hide devices count as the libraries of each maker read them. What only torch can
-tell, because the kernel shows a device of another kind, is left to it. `root` is / but in tests.
+They are counted through NVIDIA's library, and through /dev, /proc and /sys. The variables that hide
+devices have the meaning that each maker's libraries give them. If the kernel shows devices of
+another kind, torch is asked. `root` is / except in tests.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NEEDED_BY_CUDA = ("dxg", "nvhost-gpu", "nvgpu")
 _OF_OTHER_MAKERS = re.compile(r"accel\d*|hl\d+|davinci\d+|mtia\d+|cambricon_dev\d+")
 _INTEL = "0x8086"
 _ON_THE_CPU = "0000:00:"
-"""How the place of a GPU begins that is a part of the processor."""
+"""The beginning of the PCI address of a GPU that is a part of the processor."""
 _LOADERS = ("usr/lib/*/libze_loader.so.1", "usr/lib*/libze_loader.so.1", "usr/local/lib/libze_lo*")
 _ALL_OF_INTEL = frozenset({"", "*:gpu", "level_zero:*", "level_zero:gpu", "gpu"})
 
@@ -57,10 +56,7 @@ def ask_nvidia() -> Nvidia:
 def look(
     word: str, environ: Mapping[str, str], nvidia: Nvidia, root: str = "/", system: str = ""
 ) -> Sight:
-    """Return the devices that `gpu`, `xpu` or `auto` means.
-
-    `system`: as `sys.platform`, which it is.
-    """
+    """Return the devices for `gpu`, `xpu` or `auto`. `system` is the value of `sys.platform`."""
     if (system or sys.platform) != "linux":
         return Sight(ask_why="this system is not Linux")
     base = Path(root)
@@ -91,7 +87,7 @@ def _is_other(place: Path, name: str) -> bool:
 
 
 def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | None:
-    """None: there is none that is known."""
+    """Return the number of GPUs; None: there is no known one."""
     if nvidia.state == "fails":
         return Sight(ask_why="NVIDIA's library can't reach its driver")
     uuids = nvidia.uuids
@@ -104,9 +100,9 @@ def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | Non
 
 
 def _nvidia_nodes(base: Path) -> Iterator[str]:
-    """Yield the UUIDs of the devices that this process may open.
+    """Yield the UUIDs of the NVIDIA devices that this process may open, in order.
 
-    Or their nodes' names where no UUID is told. In the order of their places.
+    Where there is no UUID, it is the name of the device node.
     """
     known = {}
     for place in _names(base / "proc/driver/nvidia/gpus"):
@@ -145,7 +141,7 @@ def _visible_to_hip(environ: Mapping[str, str], uuids: Sequence[str]) -> list[st
 
 
 def _xpus(environ: Mapping[str, str], base: Path) -> Sight | None:
-    """None: there is none."""
+    """Return the number of Intel's GPUs; None: there is none."""
     places = [base / "sys/class/drm" / name / "device" for name in _names(base / "sys/class/drm")]
     cards, on_the_cpu = [], False
     for place in places:
@@ -177,7 +173,10 @@ def _xpus(environ: Mapping[str, str], base: Path) -> Sight | None:
 
 
 def _tiles(card: Path) -> int:
-    """Note that each of these is a device of its own; there is one if the driver tells of none."""
+    """Return the number of tiles of a card, each of which is a device.
+
+    1 if the driver shows none.
+    """
     by_xe = [*card.glob("tile[0-9]*")]
     return len(by_xe or [*card.glob("drm/card*/gt/gt[0-9]*")]) or 1
 
@@ -193,7 +192,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    """Empty where it can't be read: a container is not shown all."""
+    """Return the text of a file; empty if it can't be read, as often in a container."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The token that a command uses, and the way it is hidden from other processes.
+"""The token of a command, and how it is hidden from other processes.
 
 It comes from `--token-fd`, `--token-file`, RALLYPOINT_TOKEN, or the user's own file.
 """
@@ -26,7 +26,7 @@ from rallypoint.process import syscalls
 
 
 def keep_secrets() -> None:
-    """From now on no other process of this user is shown the token, nor a password.
+    """Hide the token and passwords from other processes of this user, from now on.
 
     For a command's own process.
     """
@@ -37,9 +37,9 @@ def keep_secrets() -> None:
 
 
 def check(*given: Given | None, insecure: bool) -> None:
-    """Check that no two options contradict each other. Raises UsageError.
+    """Raise UsageError if two options about the token contradict each other.
 
-    `given`: where the token is.
+    `given` has the sources of the token.
     """
     sources = [value for value in given if value is not None]
     if sources and insecure:
@@ -50,7 +50,7 @@ def check(*given: Given | None, insecure: bool) -> None:
 
 
 def with_own_token_only(config: AgentConfig) -> AgentConfig:
-    """Return the same, with the token of its job in place of one that opens the user's other jobs.
+    """Return the configuration with its job's token only, which opens no other job.
 
     Reads `--token-fd`. Raises AccessError.
     """
@@ -65,7 +65,7 @@ def with_own_token_only(config: AgentConfig) -> AgentConfig:
 
 
 class Access(Struct, frozen=True):
-    """The answers to `token_options`."""
+    """The values of `token_options`."""
 
     token_file: str | None
     token_fd: int | None
@@ -75,9 +75,9 @@ class Access(Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """Return where the token comes from, as a person has given it.
+        """The source of the token, as it was given.
 
-        Empty: from the user's own file, or there is none.
+        Empty: the user's own file, or there is none.
         """
         if self.insecure:
             return ""
@@ -88,7 +88,12 @@ class Access(Struct, frozen=True):
         return TOKEN_VARIABLE if self.has_variable else ""
 
     def find(self, create: bool) -> JobToken | None:
-        """None: there is none, or none is needed. See `find_token`. Raises AccessError."""
+        """Return the token; None: there is none, or none is needed.
+
+        See `find_token`.
+
+        Raises AccessError.
+        """
         if self.insecure:
             return None
         if self.token_fd is not None:
@@ -97,7 +102,7 @@ class Access(Struct, frozen=True):
 
 
 def token_options(insecure: str) -> tuple[Setting, ...]:
-    """Where a command finds its token. `insecure`: what that switch does for this command."""
+    """Return a command's options for its token. `insecure` is the help of that switch."""
     return (
         Setting(
             "--token-file",
@@ -112,7 +117,7 @@ def token_options(insecure: str) -> tuple[Setting, ...]:
 
 
 def read_access(scanned: Scanned) -> Access:
-    """Read the options about the token and who may connect. Raises UsageError."""
+    """Read the options about the token and access. Raises UsageError."""
     file, fd = scanned.get("--token-file"), scanned.get("--token-fd")
     insecure = scanned.on("--insecure")
     check(fd, file, insecure=insecure)

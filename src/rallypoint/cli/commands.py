@@ -1,6 +1,6 @@
-"""The commands of `rallypoint`, each with the module that has it.
+"""The commands of `rallypoint`, with their modules.
 
-Data alone: a command is imported when it is asked for.
+Data alone: a command's module is imported when it is used.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ class Row(NamedTuple):
 
     name: str
     module: str
-    """The module that has `run(argv)`, which returns the exit code, and the `Command` under the
-    command's name in capitals; for a row with a text it has `run(row, argv)` and `command(row)`."""
+    """The module with `run(argv)`, which returns the exit code, and the `Command` under the
+    command's name in capitals. The module of a row with a text has `run(row, argv)` and
+    `command(row)`."""
     about: str
-    """For the help of all commands."""
+    """The line in the help of all commands."""
     text: str = ""
-    """The help of a command about a job that is answered by one sentence (`watch/wishes.py`). Its
+    """The help of a command about a job whose answer is one sentence (`watch/wishes.py`). Its
     subject (`core/watch/questions.py`) has the name of the command."""
     stops_workers: bool = False
-    """Where no word says which job is meant, a person is asked first, in a terminal."""
+    """Whether the user has to confirm the command in a terminal if no word names the job."""
 
 
 _CLI = "rallypoint.cli."
@@ -106,8 +107,8 @@ ROWS = {
         ),
     )
 }
-"""The keys are the names of commands."""
+"""The rows by the names of commands."""
 HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store", "shim"})
-"""Commands that do so themselves from when they have something to put in order."""
+"""The commands that handle signals themselves, once they have something to clean up."""
 WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate", "shim", "migrate"})
-"""Commands that do not import it with their module."""
+"""The commands whose module does not import asyncio."""

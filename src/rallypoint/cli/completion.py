@@ -46,7 +46,7 @@ def _command(row: Row) -> Command:
 
 COMMANDS = tuple(_command(row) for row in ROWS.values() if row.name != COMPLETION.name)
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
-"""Command -> what its first word may be."""
+"""The possible first words of commands."""
 
 
 def run(argv: list[str]) -> int:
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the text for one of `SHELLS`."""
+    """Return the completion script for one of `SHELLS`."""
     match shell:
         case "fish":
             lines = _fish()
@@ -74,14 +74,14 @@ def _shell(argv: list[str]) -> str:
 
 
 def _choices(row: Setting) -> str:
-    """Return the words that an option takes, with blanks between them; empty: anything."""
+    """Return the values of an option, separated by blanks; empty: any value."""
     if row.kind == "pattern":
         return " ".join(sorted(PROFILES))
     return row.metavar.replace("|", " ") if row.kind in ("choice", "engine", "styles") else ""
 
 
 def _bash(*, zsh: bool) -> Iterator[str]:
-    """For zsh too, which understands bash's completions."""
+    """Yield the script for bash, or for zsh, which understands bash's completions."""
     if zsh:
         yield "autoload -Uz compinit bashcompinit && compinit && bashcompinit"
     names = " ".join(command.name for command in (*COMMANDS, COMPLETION))

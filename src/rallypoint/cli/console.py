@@ -21,11 +21,11 @@ from rallypoint.process.relay.client import Relay
 
 _STDOUT, _STDERR = 1, 2
 WAIT_SHOWN_S = 2.0
-"""A wait of this length is shown."""
+"""The length of a wait, in seconds, from which it is shown."""
 
 
 class Printer(Observer):
-    """An observer that writes by way of the relay: it never blocks."""
+    """An observer that writes through the relay, so that it never blocks."""
 
     def __init__(self, config: AgentConfig, relay: Relay) -> None:
         output, alone = config.output, config.rendezvous.max_nodes == 1
@@ -54,16 +54,16 @@ class Printer(Observer):
             self._show_wait(view)
 
     def line(self, *texts: str) -> None:
-        """Write lines of our own, whole."""
+        """Write whole lines of Rallypoint's."""
         self._relay.say(*texts)
 
     def clear_status(self) -> None:
-        """No live line from now on."""
+        """Remove the status line for good."""
         self._shows_status = False
         self._relay.status("")
 
     def _show_wait(self, view: StatusView) -> None:
-        """Print once what this node waits for, where no status line shows it."""
+        """Print the reason of this node's wait once, if there is no status line."""
         if not view.waiting_for:
             self._shown_wait = ""
         elif view.for_s >= WAIT_SHOWN_S and view.waiting_for != self._shown_wait:

@@ -105,7 +105,7 @@ def _of_summaries(where: str) -> int:
 
 
 def surest(said: Iterable[SummaryRead]) -> SummaryRead | None:
-    """Return the summary that counts of all that nodes have left; None: none does."""
+    """Return the summary that counts, of all that nodes have left; None: none does."""
     known = [each for each in said if each.outcome in _SURE]
     return min(known, key=lambda each: _SURE.index(each.outcome), default=None)
 

@@ -1,9 +1,9 @@
-"""In a command, Python's TLS is loaded when something uses it.
+"""A command loads Python's TLS only when something uses it.
 
 Importing asyncio imports `ssl`, which takes time at each start and 1.5 MB of each agent for as long
 as its job runs. Few agents use TLS: those whose register is an etcd or an API server, and some with
-plug-ins. For them nothing changes: `import ssl` gives the module as always, and
-asyncio's own references load it when asyncio asks for the first of its names.
+plug-ins. For them nothing changes: `import ssl` gives the module as always, and asyncio's own
+references load it when asyncio uses the first of its names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rallypoint.cli import is_a_command
 
 
 class _NoTlsSocket:
-    """Stands for `ssl.SSLSocket` until somebody imports `ssl`: before that no socket can be one."""
+    """A stand-in for `ssl.SSLSocket` until `ssl` is imported: before that no socket can be one."""
 
 
 class SslOfAsyncio(ModuleType):
@@ -35,7 +35,7 @@ class SslOfAsyncio(ModuleType):
 
 
 class LateModule(ModuleType):
-    """A module that has been found, and is run when somebody asks for the first of its names.
+    """A module that was found, and is run when the first of its names is used.
 
     Then it becomes an ordinary one. Thread-safe.
     """
@@ -55,7 +55,7 @@ class LateModule(ModuleType):
 
 _lock = threading.RLock()
 _running: list[object] = []
-"""The specs of what has begun to run: a module's own code may ask for a name that it lacks."""
+"""The specs of modules that have begun to run, whose own code may use a name that they lack."""
 
 
 def load_tls_late() -> None:

@@ -1,6 +1,6 @@
 """The questions of a command line to this machine: programs, devices, and packages' plug-ins.
 
-Each answer is looked up when it is needed, for starting a job needs few of them.
+Each answer is looked up when it is needed, because few of them are needed to start a job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rallypoint.cli.accelerators import Nvidia
 
 AskInterpreter = Callable[[str, str, Mapping[str, str]], str | None]
-"""(interpreter, program, environment) -> what the program printed, or None if it failed."""
+"""Runs a program by an interpreter in an environment; returns its output, or None if it failed."""
 
 _ASK_TORCH = {
     "gpu": "import torch; print(torch.cuda.device_count())",
@@ -30,20 +30,20 @@ _ASK_TORCH = {
     "auto": "import torch; print(torch.accelerator.device_count())",
 }
 _LASTING = (ENOSPC, EDQUOT, EROFS)
-"""A file system that is full or read-only stays so."""
+"""The errors of a file system that are permanent: full or read-only."""
 _RECORDS = ".local/state/rallypoint/jobs"
 _MISSING = r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'"
 
 
 class ThisHost:
-    """The questions that a command line asks of this machine; tests answer them themselves."""
+    """The facts of this machine that a command line needs; tests replace them."""
 
     interpreter = sys.executable
 
     def count_workers(
         self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]
     ) -> int:
-        """See the function of this name."""
+        """Return the number of workers for `cpu`, `gpu`, `xpu` or `auto`."""
         return count_workers(word, interpreter, environ, tell)
 
     def count_gpus(self, environ: Mapping[str, str]) -> int:
@@ -59,11 +59,11 @@ class ThisHost:
         return which(name)
 
     def script_exists(self, path: str) -> bool:
-        """Return whether Python could run it: a file, or a directory with a __main__.py."""
+        """Return whether Python can run the path: a file, or a directory with a __main__.py."""
         return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
 
     def path_kind(self, path: str) -> str:
-        """`file`, `directory` or nothing: for a more exact error."""
+        """Return `file`, `directory` or an empty text, for a more exact error."""
         if os.path.isdir(path):
             return "directory"
         return "file" if os.path.exists(path) else ""
@@ -79,10 +79,7 @@ class ThisHost:
             return file.read(4096)
 
     def has_module(self, name: str) -> bool:
-        """Return whether there is a module of this name, or its package, for our own interpreter.
-
-        Imports none.
-        """
+        """Return whether this interpreter finds the module or its package. Imports none."""
         from importlib.util import find_spec
 
         top, path = name.partition(".")[0], name.replace(".", "/")
@@ -94,7 +91,7 @@ class ThisHost:
             return False
 
     def absolute_path(self, path: str) -> str:
-        """Note that a relative path is one of the current directory."""
+        """Return the absolute path; a relative one is in the current directory."""
         return os.path.abspath(path)
 
     def read_text(self, path: str) -> str:
@@ -124,10 +121,7 @@ class ThisHost:
         return ask_program(["/bin/sh", "-c", command], os.environ, timeout_s=timeout_s)
 
     def password(self, backend: str) -> str:
-        """Return the variable of the environment that has the password of this backend.
-
-        Empty: there is none.
-        """
+        """Return the value of the variable with this backend's password; empty: it is not set."""
         return os.environ.get(password_variable(backend), "")
 
     def check_register(self, register: RegisterConfig) -> None:
@@ -140,16 +134,16 @@ class ThisHost:
         make(register, Use())
 
     def kept_jobs(self) -> str:
-        """Return the directory in which something is kept of this user's jobs.
+        """Return the directory in which the ends of this user's jobs are kept.
 
         Empty: there is none.
         """
         return kept_jobs()
 
     def shared_home(self) -> str:
-        """Return a directory for the records of jobs in a home that other machines see.
+        """Return the directory for records of jobs in a home that other machines see.
 
-        Empty: this one's is its own. Blocks as long as a file server does not answer.
+        Empty: the home is this machine's own. Blocks as long as a file server does not answer.
         """
         from rallypoint.coordinator.client.token import user_home
         from rallypoint.file_systems import is_shared
@@ -158,10 +152,10 @@ class ThisHost:
         return os.path.join(home, _RECORDS) if home is not None and is_shared(home) else ""
 
     def why_no_records(self, path: str) -> str:
-        """Return why the records of jobs can't be kept in this directory.
+        """Return why the records of jobs can't be kept in this directory; empty: they can.
 
-        It is made if it is missing. Empty: they can, or what the file server does now may pass.
-        Blocks as `shared_home`.
+        It is made if it is missing. Empty also for a fault of the file server that may be
+        temporary. Blocks as `shared_home`.
         """
         from rallypoint.core.settings import FOR_DIRECTORIES
         from rallypoint.register.engines import Use, make
@@ -186,7 +180,7 @@ class ThisHost:
         return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))
 
     def handlers(self) -> Sequence[str]:
-        """Return the rendezvous backends that are known besides the coordinator's."""
+        """Return the known rendezvous backends besides the coordinator's."""
         from rallypoint.elastic.rendezvous.api import known_backends
 
         return known_backends()
@@ -213,13 +207,7 @@ def count_workers(
     ask: AskInterpreter | None = None,
     root: str = "/",
 ) -> int:
-    """How many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0 when there is no such device.
-
-    The kernel and NVIDIA's own library are asked (milliseconds, no package). Where they can't tell,
-    the worker's interpreter is asked what its torch sees, which takes seconds: `tell` says so
-    before. `auto` is one per accelerator, or per CPU when there is none. Blocks up to a minute when
-    torch must be asked.
-    """
+    """Return how many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0: no such device."""
     if word == "cpu":
         return cpu_count()
     from rallypoint.cli import accelerators
@@ -235,7 +223,7 @@ def count_workers(
 
 
 def brief(path: str) -> str:
-    """Return a path as a person may type it in a shell: with `~` for the home."""
+    """Return a path as a user may type it in a shell: with `~` for the home."""
     from shlex import quote
 
     from rallypoint.coordinator.client.token import user_home
@@ -247,7 +235,7 @@ def brief(path: str) -> str:
 
 
 def cpu_count() -> int:
-    """Return the CPUs that this process may run on (containers and schedulers limit them)."""
+    """Return the number of CPUs for this process (containers and schedulers limit them)."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -274,13 +262,12 @@ def other_python_hint(
     own_python: str = sys.executable,
     find_program: Callable[[str], str | None] | None = None,
 ) -> tuple[str, ...]:
-    """Return a hint for a person who has installed Rallypoint apart from what the script imports.
+    """Return a hint that the script's packages are installed for another Python.
 
-    As with pipx and uv tool: workers are run by the interpreter that runs Rallypoint, unless
-    PYTHON_EXEC names another.
-
-    One line when a worker of this command line failed because of a missing module, was run by our
-    own Python, and there is another one; else none. `message` is the first cause's.
+    With pipx and uv tool, workers are run by the interpreter that runs Rallypoint, unless
+    PYTHON_EXEC names another. One line when a worker of this command line failed because of a
+    missing module, was run by this Python, and there is another one; else none. `message` is the
+    first cause's.
     """
     missing, environ = re.match(_MISSING, message), os.environ if environ is None else environ
     if missing is None or list(argv[:1]) != [own_python]:

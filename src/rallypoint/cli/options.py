@@ -113,7 +113,10 @@ RALLYPOINT_ETCD_PASSWORD (of the user=NAME in --rdzv-conf).
 
 
 def _ignored(flag: str) -> Setting | None:
-    """Return one that a torch's launcher has, and that does nothing here."""
+    """Return an option that some version of torch has, and that has no effect here.
+
+    None: there is none.
+    """
     from rallypoint.torch_versions import without_effect
 
     known = without_effect("flag", flag)
@@ -169,9 +172,9 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
 def read_run(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, remarks: Sequence[str] = ()
 ) -> AgentConfig:
-    """Return the same for a command line that is scanned already: `environ` gives no option.
+    """Return the configuration of a scanned command line; variables give no options here.
 
-    `remarks`: what the person is told besides.
+    `remarks` are further lines for the user.
     """
     notices = list(remarks)
     need_a_script(scanned)
@@ -212,7 +215,10 @@ def read_access(reading: Reading, environ: Mapping[str, str] | None) -> AccessCo
 def read_observe(
     reading: Reading, environ: Mapping[str, str] | None, machine: ThisHost, notices: list[str]
 ) -> ObserveConfig:
-    """Where events go, and what is kept. Remarks are added to `notices`. Raises UsageError."""
+    """Return the destinations of events and kept data. Raises UsageError.
+
+    Remarks are added to `notices`.
+    """
     given, handler = reading.fields["observe"], reading.scanned.get("--event-log-handler")
     if handler is not None:
         given["event_log_handler"] = values.event_handler(handler, machine.event_handlers)
@@ -255,7 +261,7 @@ def _output(
 
 
 def _without_effect(output: OutputConfig, *, filed: bool, teed: bool) -> list[str]:
-    """Return the requested outputs that will not happen."""
+    """Return remarks on requested outputs that have no effect."""
     remarks = []
     if not teed:
         for name, texts in (
@@ -270,7 +276,7 @@ def _without_effect(output: OutputConfig, *, filed: bool, teed: bool) -> list[st
 
 
 def _ranks(given: Given, workers: int) -> tuple[int | str, ...] | None:
-    """Local and global ranks with commas between them; nothing at all is no filter."""
+    """Parse local and global ranks, separated by commas; an empty value is no filter."""
     if not given.text.strip():
         return None
     found = []
@@ -343,8 +349,9 @@ def _workers(
 def count_devices(
     workers: int, reading: Reading, machine: ThisHost, environ: Mapping[str, str] | None
 ) -> int:
-    """Return how many accelerators a framework is told that the one worker of this node has; 0: it
-    is not told. Blocks for as long as a driver takes.
+    """Return the number of accelerators to report to a framework with one worker per node.
+
+    Returns 0 if nothing is to be reported. Blocks for as long as a driver takes.
     """
     if workers > 1 or "jax" not in reading.rendezvous.env_styles:
         return 0
@@ -361,9 +368,9 @@ def read_count(
     machine: ThisHost,
     tell: Callable[[str], None] = _tell_at_once,
 ) -> int:
-    """Return the number of workers on this node.
+    """Return the number of workers on this node. Raises UsageError.
 
-    `tell` gets a line if that takes seconds. Raises UsageError.
+    `tell` gets a line if that takes seconds.
     """
     if given is None:
         return 1

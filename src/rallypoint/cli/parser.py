@@ -39,16 +39,16 @@ class Command(Struct, frozen=True):
     groups: tuple[tuple[str, tuple[Setting, ...]], ...]
     bottom: str = ""
     words: tuple[str, ...] = ()
-    """The names of the words that it takes besides options. All are required."""
+    """The names of the required words besides options."""
     may_have: tuple[str, ...] = ()
-    """The words that may follow, one each; the last one may come again if its name ends with
+    """The names of optional words, one each; the last may be repeated if its name ends with
     dots."""
     runs_a_script: bool = False
-    """The first word that is no option, and all after it, is a command line that it starts."""
+    """Whether the first word that is not an option begins the command line of a script."""
     elsewhere: bool = False
-    """Paths are those of other machines, but for files that it reads."""
+    """Whether paths are those of other machines, except files that this command reads."""
     ignored: Callable[[str], Setting | None] = lambda flag: None
-    """The option of this name that is accepted and has no effect; None: there is none."""
+    """Returns the option of this name that is accepted without effect; None: there is none."""
 
     @property
     def options(self) -> dict[str, Setting]:
@@ -61,11 +61,11 @@ class HelpRequested(Exception):
 
 
 class ExplainRequested(Exception):
-    """`--explain` stood on the command line, whose explanation `args[0]` are lines."""
+    """`--explain` was given; `args[0]` has the lines of the explanation."""
 
 
 class UnknownOptionError(UsageError):
-    """A command line has an option that its command does not have."""
+    """The command does not have an option of the command line."""
 
     def __init__(self, option: str, hint: str = "") -> None:
         super().__init__(f"{shown(option)}: unknown option{hint}")
@@ -77,9 +77,9 @@ class CompletionRequested(Exception):
 
 
 class Scanned(Struct, frozen=True):
-    """`values[flag]` holds what was given, in order.
+    """The options of a command line: `values[flag]` has the values in order.
 
-    `empty` are those that were left out because their value was empty.
+    `empty` has the flags that were left out because their value was empty.
     """
 
     words: tuple[str, ...]
@@ -87,7 +87,7 @@ class Scanned(Struct, frozen=True):
     empty: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Given | None:
-        """Return the value that counts, or None when none was given."""
+        """Return the value that counts; None if none was given."""
         given = self.values.get(name)
         return given[-1] if given else None
 
@@ -110,7 +110,7 @@ class Scanned(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """The least and the largest number of nodes that work. Raises UsageError."""
+        """The least and the largest number of working nodes. Raises UsageError."""
         given = self.get("--nnodes")
         return nodes(given) if given else (1, 1)
 
@@ -122,19 +122,20 @@ class Scanned(Struct, frozen=True):
         yield from ((name, one[-1]) for name, one in self.values.items() if name[:2] != "--")
 
     def plus(self, values: Mapping[str, Given]) -> Scanned:
-        """Return the same with these values, in place of others of their names."""
+        """Return the command line with these values in place of others of their names."""
         return replace(self, values=self.values | {name: [one] for name, one in values.items()})
 
     def minus(self, names: Collection[str]) -> Scanned:
-        """Return the same without these values."""
+        """Return the command line without these values."""
         rest = {name: given for name, given in self.values.items() if name not in names}
         return replace(self, values=rest)
 
     def fields(self, rows: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
-        """Read all that was given, as the rows of these names say.
+        """Parse all given values, as the rows of these names define them. Raises UsageError.
 
-        By section of `AgentConfig`, and by field. What was not given keeps its default. A choice
-        has the type of its default. What fills no field is checked. Raises UsageError.
+        The result is by section of `AgentConfig`, and by field; fields that were not given keep
+        their defaults. A choice has the type of its default. Values without a field are only
+        checked.
         """
         found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
         for name, values in self.values.items():
@@ -170,7 +171,7 @@ def parse(command: Command, argv: Sequence[str], environ: Mapping[str, str]) -> 
 
 
 class _Parse:
-    """One run over a command line."""
+    """One pass over a command line."""
 
     def __init__(self, command: Command, argv: Sequence[str]) -> None:
         self._command, self._options = command, command.options
@@ -178,7 +179,7 @@ class _Parse:
         self._values: dict[str, list[Given]] = {}
 
     def run(self, environ: Mapping[str, str]) -> Scanned:
-        """See `parse`."""
+        """Parse the command line; see `parse`."""
         while self._rest:
             word = self._rest.pop(0)
             if word == "--":
@@ -278,11 +279,11 @@ class _Parse:
         return f"; did you mean {alike[0]}?" if len(alike) == 1 else nearest(name, self._options)
 
     def _twins(self, environ: Mapping[str, str]) -> None:
-        """Fill in what the command line left out. An empty variable counts as absent.
+        """Fill in the variables for options that the command line left out.
 
-        A worker has its node's id in a variable of the same name as the twin of --node-id: it is
-        a fact about the outer job, not a wish for a job that the worker starts itself. And two
-        agents can't have the same port, or the same summary, or read the same descriptor.
+        An empty variable counts as absent. A worker has its node's id in a variable that is also
+        that of --node-id: it describes the outer job, not a job that the worker starts itself. And
+        two agents can't have the same port or summary, or read the same descriptor.
         """
         inside_a_worker = "RALLYPOINT_INCARNATION" in environ
         for flag, row in self._options.items():

@@ -23,25 +23,25 @@ def clock_text(at: float, zone: tzinfo | None = None, *, precise: bool = False) 
 
 
 def moment_text(at: float, now: float, zone: tzinfo | None = None) -> str:
-    """`12:04:05`, or `2026-11-24 12:04:05` if that is not today."""
+    """Return a time as `12:04:05`, or `2026-11-24 12:04:05` if it is not today."""
     moment, today = (datetime.fromtimestamp(each, UTC).astimezone(zone) for each in (at, now))
     return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
 
 def iso_text(at: float) -> str:
-    """ISO 8601 in UTC with milliseconds: `2026-03-01T12:04:05.123Z`."""
+    """Return a time as ISO 8601 in UTC with milliseconds: `2026-03-01T12:04:05.123Z`."""
     moment = datetime.fromtimestamp(at, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S") + f".{moment.microsecond // 1000:03}Z"
 
 
 def render_event(event: AgentEvent, *, show_node: bool = False, zone: tzinfo | None = None) -> str:
-    """Return one line, to be printed."""
+    """Return an event as one line for printing."""
     node = f" {event.node}" if show_node and event.node else ""
     return f"{PROGRAM} {clock_text(event.at, zone)}{node}: {event.message}"
 
 
 def render_event_json(event: AgentEvent) -> JsonLine:
-    """Return one JSON object; a field never replaces one of the record's own names."""
+    """Return an event as a JSON object, in which no field replaces one of the record's names."""
     record: dict[str, FieldValue | None] = {
         "time": iso_text(event.at),
         "event": event.name,
@@ -84,7 +84,7 @@ def duration_text(seconds: float) -> str:
 
 
 def elapsed_text(seconds: float) -> str:
-    """`00:42`, `1:02:03`."""
+    """Return a duration as `00:42` or `1:02:03`."""
     whole = int(seconds)
     hours, minutes = divmod(whole // 60, 60)
     clock = f"{minutes:02}:{whole % 60:02}"

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code. Does not raise for a failure of the job.
+    """Run the command and return its exit code.
 
-    Raises HelpRequested and CompletionRequested, and UsageError or InfrastructureError for a
-    command line that can't be read.
+    Does not raise for a failure of the job.
+
+    Raises HelpRequested and CompletionRequested, and UsageError or InfrastructureError for an
+    invalid command line.
     """
     hold_early_signals()
     config = with_hint(RUN, lambda: parse_run(argv))
@@ -104,7 +106,7 @@ def _take_part(config: AgentConfig) -> int:
 
 
 def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return lines for a person whose worker lacks a module that another Python has."""
+    """Return a hint for a worker that lacks a module which another Python has."""
     if not message.startswith("ModuleNotFoundError"):
         return ()
     from rallypoint.cli.machine import other_python_hint
@@ -113,7 +115,7 @@ def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
-    """For a person whose nodes did not come together: why they may not have seen each other."""
+    """Return why nodes that waited in vain may not have seen each other's records."""
     if register is None:
         return ()
     from rallypoint.register.engines import Use, make
@@ -123,9 +125,9 @@ def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
 
 
 def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
-    """Leave why the job failed in the error file that another launcher gave this agent.
+    """Write the cause of the failure to the error file that another launcher gave this agent.
 
-    What the worker that failed first has told, or else the error.
+    It is the error of the worker that failed first, or else this one.
     """
     from rallypoint.worker.error_file import error_file_asked_for, get_error_handler
 

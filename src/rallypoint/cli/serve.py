@@ -194,7 +194,7 @@ class _Options(Struct, frozen=True):
     port: int
     access: access.Access
     register: RegisterConfig | None
-    """Where jobs are kept; None: nowhere."""
+    """The place where jobs are kept; None: they are not."""
     place_flag: str
     """The option that gave the place."""
     is_candidate: bool
@@ -205,7 +205,7 @@ class _Options(Struct, frozen=True):
 
 
 def run(argv: list[str]) -> int:
-    """Serve until a signal ends it; returns 128 + its number. Blocks; for the main thread.
+    """Serve until a signal ends it, and return 128 + its number. Blocks; for the main thread.
 
     Raises UsageError or AccessError when it can't start, InfrastructureError when the system
     refuses, and HelpRequested.
@@ -225,7 +225,7 @@ def run(argv: list[str]) -> int:
 
 
 class _Server:
-    """For the thread of the loop. `run` once."""
+    """One run of the command. For the thread of the loop. Call `run` once."""
 
     def __init__(self, options: _Options, token: JobToken | None, lines: EventLines) -> None:
         self._options, self._token, self._lines = options, token, lines
@@ -242,7 +242,7 @@ class _Server:
             self._metrics = CoordinatorMetrics()
 
     async def run(self) -> int:
-        """Until a signal ends it. Raises as the function `run`."""
+        """Serve until a signal ends it. Raises as the function `run`."""
         options, lines = self._options, self._lines
         listeners = bind(options.host, await own_addresses(options.host), options.port)
         metrics_at = None if options.metrics is None else _bind_metrics(options.metrics)
@@ -291,7 +291,7 @@ class _Server:
         return "" if self._history is None else self._history.close(CLOSE_S)
 
     async def _engine(self) -> Engine | None:
-        """Return what keeps the jobs, after it was prepared; None: jobs are not kept.
+        """Prepare the engine that keeps the jobs, and return it; None: jobs are not kept.
 
         Raises UsageError or InfrastructureError if they can't be kept there.
         """
@@ -395,7 +395,7 @@ def _history(directory: Given | None) -> str | None:
 
 
 def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:
-    """Return where jobs are kept, and by which flag a person has said so. Raises UsageError."""
+    """Return the place where jobs are kept, and the option that gave it. Raises UsageError."""
     machine, directory = ThisHost(), scanned.get("--data-dir")
     backend = scanned.read(SERVE, "--rdzv-backend")
     if directory is not None and not directory.text.strip():

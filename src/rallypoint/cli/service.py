@@ -1,4 +1,4 @@
-"""Listening sockets, lines and the end of the commands that serve until a signal."""
+"""Listening sockets, log lines and the end of commands that serve until a signal."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class EventLines:
 
 
 def port_option(default: int) -> Setting:
-    """Return where a command listens, besides `--host`."""
+    """Return the option for a command's port."""
     about = "port to listen on; 0: the system chooses"
     return Setting("--port", "PORT", about, "port", default=str(default))
 
 
 async def own_addresses(host: str) -> tuple[Address, ...]:
-    """Return the addresses that `--host` means. Raises UsageError where it can't be resolved."""
+    """Return the addresses of `--host`. Raises UsageError if it can't be resolved."""
     found = await resolve(Endpoint(host, 0))
     if isinstance(found, NotYet):
         raise UsageError(f"--host {shown(host)}: {found.reason}; use an address of this machine")
@@ -91,12 +91,12 @@ def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
 
 
 def listening_at(listeners: Sequence[socket]) -> list[Endpoint]:
-    """Return where the sockets listen."""
+    """Return the addresses on which the sockets listen."""
     return [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
 
 
 def notify(state: str) -> None:
-    """Tell a service manager that waits for it, as systemd does with Type=notify. Else nothing."""
+    """Notify a waiting service manager, such as systemd with Type=notify; else do nothing."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where.startswith(("/", "@")):
         return
@@ -119,7 +119,7 @@ class EndingSignal:
             self._number.set_result(number)
 
     async def wait(self, lines: EventLines, kind: EventKind) -> int:
-        """Wait for one and report it as an event of this kind. Returns the command's exit code."""
+        """Wait for a signal and report it as an event of this kind. Returns the exit code."""
         number = await self._number
         lines.say(kind(signal=signal_name(number)))
         return SIGNALLED + number

@@ -117,7 +117,7 @@ class _Options(Struct, frozen=True):
 
 
 def run(argv: list[str]) -> int:
-    """Serve until a signal ends it; returns 128 + its number. Blocks; for the main thread.
+    """Serve until a signal ends it, and return 128 + its number. Blocks; for the main thread.
 
     Raises UsageError when it can't start, InfrastructureError when the system refuses, and
     HelpRequested.
@@ -198,7 +198,7 @@ def _max_connections(wanted: int | None, descriptors: int) -> int:
 
 
 class _Stats:
-    """A line every so many seconds."""
+    """The printer of a line with statistics at an interval."""
 
     def __init__(self, server: StoreServer, every_s: float, lines: EventLines) -> None:
         self._server, self._every_s, self._lines = server, every_s, lines

@@ -27,10 +27,7 @@ _SIGINT = 2
 
 
 def _in_directory(path: str, node: str) -> str:
-    """Return the file of this node, in a directory that is made if it is missing.
-
-    Raises UsageError.
-    """
+    """Return this node's file in a directory, which is made if it is missing. Raises UsageError."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -59,14 +56,14 @@ class JobReport:
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
-        """Note that the job has ended for this agent; its console is still open."""
+        """Report the end of the job for this agent, while its console is still open."""
         self._ended = view
         if (keeping := self.telemetry.keeping) is not None:
             keeping.ended(view)
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
-        """Note that this agent ends by an error, also after the job's end."""
+        """Report the error that ends this agent, even after the job's end."""
         self._ended, self.tells_where = ending(error), False
         if self.telemetry.keeping is not None:
             self.telemetry.keeping.ended(self._ended)
@@ -126,10 +123,10 @@ def _is_own_output(path: str) -> bool:
 
 
 class SummaryFile:
-    """A file that gets a summary at once and whole, or stays as it was."""
+    """A file that gets a summary atomically, or stays unchanged."""
 
     def __init__(self, path: str) -> None:
-        """Try whether it can be written, and leave no trace. Raises UsageError."""
+        """Check that the file can be written, and leave no trace. Raises UsageError."""
         self._target = os.path.realpath(path)
         try:
             mode = os.stat(self._target).st_mode if os.path.lexists(self._target) else stat.S_IFREG

@@ -28,14 +28,14 @@ from rallypoint.store.access import parse_network
 from rallypoint.wire.address import checked_host, is_port, read_port, split_endpoint
 
 _MAX_DIGITS = 18
-"""Longer numbers mean nothing here, and Python refuses to read very long ones."""
+"""The most digits of a number; Python refuses to parse very long ones."""
 _LOOPBACK = "127.0.0.1"
 EVENT_HANDLERS = ("console", "jsonl", "null")
-"""The event handlers that are built in."""
+"""The names of the built-in event handlers."""
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
 _BLANKS_COUNT = frozenset({"template", "texts", "pattern"})
-"""The kinds of texts that blanks may begin or end."""
+"""The kinds of texts whose blanks at the beginning or end are significant."""
 _PATHS = {"file": "a file", "path": "a file", "directory": "a directory"}
 _BEFORE_PATHS = {"--event-log-handler": "jsonl:", "--topology": "file:", "--preempt-notice": ""}
 _PATH_BEGINS = ("/", "./", "../", "~", "file:")
@@ -44,13 +44,11 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Given:
-    """Make the value of a setting from the text that a person wrote.
+    """Make the value of a setting from the text that a user wrote.
 
-    This one place takes off the blanks and line ends around it, and makes paths that can be opened
-    (`files.local_path`).
-
-    `by_variable`: the text is from the variable of the setting. `elsewhere`: a path is one of other
-    machines. Raises UsageError for an address in the place of a path.
+    Only this function removes blanks and line ends around it, and expands paths
+    (`files.local_path`). `by_variable`: the text is from the variable of the setting. `elsewhere`:
+    a path is one of other machines. Raises UsageError for an address in the place of a path.
     """
     origin = f"{row.env_name}={shown(text)}" if by_variable else f"{row.flag} {shown(text)}".strip()
     bare = text.strip("\r\n" if row.kind in _BLANKS_COUNT else None).removeprefix("\ufeff")
@@ -62,7 +60,7 @@ def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool
 
 
 def word(text: str) -> Given:
-    """Return the same of a word that is no option."""
+    """Make the value of a word that is not an option."""
     return Given(text.strip(), shown(text))
 
 
@@ -75,7 +73,7 @@ def place(value: Given, needs: str, *, expand: bool = True) -> str:
 
 
 def _path_in(row: Setting, text: str) -> tuple[str, str]:
-    """Return the text before the path in a value, and the kind of file it names; empty: no path."""
+    """Return the text before the path in a value, and the kind of file; empty: it has no path."""
     if (needs := _PATHS.get(row.kind)) is not None:
         return "", needs
     head = _BEFORE_PATHS.get(row.flag)
@@ -111,7 +109,7 @@ def integer(value: Given) -> int:
 
 
 def networks(value: Given) -> tuple[str, ...]:
-    """CIDRs or single addresses with commas between them, in their plain form."""
+    """Parse CIDRs or single addresses, separated by commas, into their plain form."""
     found = []
     for text in value.text.split(","):
         try:
@@ -124,7 +122,7 @@ def networks(value: Given) -> tuple[str, ...]:
 
 
 def integer_within(value: Given, least: int, most: int) -> int:
-    """Return a whole number of this range."""
+    """Parse a whole number of this range."""
     number = integer(value)
     if not least <= number <= most:
         raise value.wrong(f"needs {least} to {most}")
@@ -165,7 +163,7 @@ def port(value: Given) -> int:
 
 
 def ports(value: Given) -> tuple[int, int]:
-    """`FIRST-LAST`, or one port."""
+    """Parse `FIRST-LAST`, or one port."""
     first, dash, last = (part.strip() for part in value.text.partition("-"))
     last = last if dash else first
     if not is_port(first) or not is_port(last) or not 0 < int(first) <= int(last):
@@ -174,16 +172,16 @@ def ports(value: Given) -> tuple[int, int]:
 
 
 def choice(value: Given, known: Sequence[str]) -> str:
-    """Return one of `known`, exactly."""
+    """Parse one of `known`, without abbreviations."""
     if value.text not in known:
         raise value.wrong(f"needs one of {', '.join(known)}{nearest(value.text, known)}")
     return value.text
 
 
 def is_by_register(backend: str) -> bool:
-    """Whether the record of a job with this backend lies in a register, so that any node may lead.
+    """Return whether a job with this backend has a register, so that any node may lead.
 
-    Reads what packages offer only for a name that is not known.
+    Reads packages' entry points only for an unknown name.
     """
     if backend in ENGINE_NAMES or backend in BY_ENDPOINT:
         return backend in ENGINE_NAMES
@@ -193,9 +191,9 @@ def is_by_register(backend: str) -> bool:
 
 
 def engine(value: Given, known: Sequence[str]) -> str:
-    """Return one of `known`, or the name of an engine of records that a package offers.
+    """Parse one of `known`, or the name of a package's engine of records.
 
-    These are looked for only at a name that is not known.
+    Reads packages' entry points only for an unknown name.
     """
     if value.text in known or is_by_register(value.text):
         return value.text
@@ -260,7 +258,7 @@ def _of_address(value: Given, read_text: Callable[[str], T]) -> T:
 
 
 def conf_words(value: Given) -> Iterator[tuple[str, str]]:
-    """`KEY=VALUE,...`, as `--rdzv-conf` has it."""
+    """Parse `KEY=VALUE,...` of `--rdzv-conf`."""
     for part in value.text.split(","):
         if not part.strip():
             continue
@@ -285,7 +283,7 @@ def output_map(value: Given) -> str:
 
 
 def module_names(value: Given) -> tuple[str, ...]:
-    """Comma-separated names of Python modules, each once."""
+    """Parse comma-separated names of Python modules, each once."""
     names = dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip())
     for name in names:
         if not all(word.isidentifier() for word in name.split(".")):
@@ -304,7 +302,7 @@ def variable_names(value: Given) -> tuple[str, ...]:
 
 
 def env_styles(value: Given, known: Sequence[str]) -> tuple[str, ...]:
-    """Comma-separated styles, without that of torch, which workers have in any case."""
+    """Parse comma-separated styles, without torch's, which workers have in any case."""
     return tuple(word for word in _choices(value, known) if word != "torch")
 
 
@@ -314,7 +312,7 @@ def _choices(value: Given, known: Sequence[str]) -> list[str]:
 
 
 def signal_names(value: Given) -> tuple[str, ...]:
-    """Comma-separated names of signals that a process may handle."""
+    """Parse comma-separated names of signals that a process may handle."""
     import signal
 
     known = [s.name for s in signal.Signals if s not in (signal.SIGKILL, signal.SIGSTOP)]
@@ -327,7 +325,7 @@ def signal_names(value: Given) -> tuple[str, ...]:
 
 
 def one_signal(value: Given) -> str:
-    """Return the name of a signal that a process may handle, in full or without SIG."""
+    """Parse the name of a signal that a process may handle, with or without SIG."""
     name = value.text.strip().upper()
     if not name or "," in name:
         raise value.wrong("needs one signal, for example SIGUSR1")
@@ -359,7 +357,7 @@ def event_handler(value: Given, known: Callable[[], Sequence[str]]) -> str:
 
 
 def summary_file(value: Given) -> str:
-    """Return a file to write, or a directory with a slash at its end, for a file of each node."""
+    """Parse a file to write, or a directory with a slash at its end, for a file of each node."""
     path = value.text.rstrip("/")
     return f"{path}/" if path and value.text.endswith("/") else file_to_write(value)
 
@@ -383,7 +381,7 @@ def exit_codes(value: Given) -> tuple[int, ...]:
 
 
 def exit_override(value: Given) -> tuple[tuple[str, int]]:
-    """`CLASS=N` of --exit-code."""
+    """Parse `CLASS=N` of --exit-code."""
     classes = (*CODES, *FINER)
     name, equals, digits = value.text.partition("=")
     right = digits.isascii() and digits.isdigit() and int(digits) < 256
@@ -417,7 +415,7 @@ def trackers(value: Given) -> tuple[str, ...]:
 
 
 def texts(value: Given) -> tuple[str, ...]:
-    """Texts with commas between them; two commas stand for one that belongs to a text."""
+    """Parse texts separated by commas; two commas stand for one that is part of a text."""
     if not value.text:
         return ()
     # No argument and no variable can hold a null.
@@ -466,7 +464,7 @@ _READERS: Mapping[str, Callable[[Given], object]] = {
 """The readers by kind; options whose meaning depends on others or on the machine are read where
 that is known."""
 PLAIN = frozenset({*_READERS, "choice", "engine", "styles"})
-"""The kinds that `read` knows."""
+"""The kinds of values that `read` parses."""
 
 
 def read(row: Setting, value: Given) -> Any:

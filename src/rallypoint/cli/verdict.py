@@ -42,9 +42,9 @@ CLOCKS_DIFFER_S = 10.0
 _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
-"""The first line of the report says the same."""
+"""The beginning of a message that repeats the first line of the report."""
 _NO_PROGRESS = r"\(--max-no-progress \d+\)"
-"""The reason names the option that has ended the job."""
+"""The pattern of a reason that names the option which has ended the job."""
 _MORE_SHARED_MEMORY = (
     "most often /dev/shm is full: give the container more (docker --shm-size, emptyDir medium "
     "Memory), or use fewer data loaders; otherwise a mapped file was cut"
@@ -56,21 +56,22 @@ _RUN_AGAIN = (
 
 
 class VerdictView(Ending, frozen=True, kw_only=True):
-    """All that the last lines show."""
+    """The facts in the last lines of an agent."""
 
     run_id: str
     elapsed_s: float
     max_restarts: int
     ended_s_ago: float | None = None
-    """Seconds since the end of a job that had ended before this node joined; None: it took part."""
+    """The seconds since the end of a job that had ended before this node joined; None: it took
+    part."""
     goodput: GoodputView | None = None
-    """Where the job's time went, if that is known."""
+    """The use of the job's time, if known."""
     advice: str = ""
     """The next step, where no worker has caused the end."""
 
     @property
     def failure(self) -> WorkerExit | None:
-        """The worker that caused it, if one did."""
+        """The failure of the worker that caused the end, if one did."""
         return self.cause.failure if self.cause is not None else None
 
 
@@ -174,17 +175,14 @@ def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
 
 
 def _says_no_more(failure: WorkerExit) -> bool:
-    """Return whether the message is what the first line says.
-
-    Or ends with what the last lines show.
-    """
+    """Return whether the message adds nothing to the first line or the last lines."""
     if failure.signal is not None:
         return failure.message == f"killed by {signal_name(failure.signal)}"
     return failure.message.startswith(f"exit code {failure.code}")
 
 
 def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
-    """Return the next step that the evidence suggests; empty when it suggests none."""
+    """Return the next step that the evidence suggests; empty: none."""
     says_more = bool(failure.message) and not _says_no_more(failure)
     if failure.signal == signal.SIGKILL and OUT_OF_MEMORY in failure.message:
         return "have the workers use less memory, or give the container more"
@@ -211,7 +209,10 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
 
 
 def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
-    """128 + n for what a signal ended, else the code of the class. `elapsed_s`: since the start."""
+    """Return the exit code: 128 + n for an end by a signal, else that of the class.
+
+    `elapsed_s` is the time since the start.
+    """
     name, verdict = finish.outcome.exit_class, finish.verdict
     leave_in_s = stop.leave_in_s
     is_due = leave_in_s is not None and elapsed_s > leave_in_s - CLOCKS_DIFFER_S
@@ -228,9 +229,9 @@ def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
 
 
 NEAR_LIMIT_S = 60.0
-"""How long before its time limit a scheduler may send its signal."""
+"""How long before its time limit a scheduler may send its signal, in seconds."""
 FEW_NODES = 4
-"""The most whole reports that are read easily."""
+"""The most nodes that all print the whole report."""
 
 
 def verdict_view(
@@ -273,9 +274,9 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
 
 
 def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
-    """Return where the end of a job is kept, or why it is not kept in that directory.
+    """Return where the end of a job is kept, or why it is not; empty: nothing is to be kept.
 
-    Empty: it is not kept at all. A job may continue without this node, and so have no end yet.
+    A job may continue without this node, and so have no end yet.
     """
     if path and how.has_left:
         return f"what this node knows of the job is kept: rallypoint status {path}"
@@ -287,9 +288,9 @@ def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
-    """Return the advice that lets a job outlive the node that hosts it.
+    """Return the advice that lets a job outlive the node that hosts it; empty: it does not apply.
 
-    Empty: it has not ended by that. `elapsed_s`: how long this node took part.
+    `elapsed_s` is how long this node took part.
     """
     if HOST_LEAVES not in reason:
         return ""
@@ -313,7 +314,7 @@ def _reason(text: str, cause: Cause | None) -> str:
 
 
 def ending(error: BaseException) -> Ending:
-    """Return how the job ended, by the error that ended the agent."""
+    """Return the ending of the job for an error that ended the agent."""
     if isinstance(error, RallypointError):
         return Ending(BY_CLASS[error.exit_class], str(error))
     return Ending(Outcome.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

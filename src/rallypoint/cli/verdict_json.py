@@ -34,7 +34,7 @@ SCHEMA = 1
 
 
 def verdict_json(view: VerdictView) -> JsonLine:
-    """Return the same as one JSON object, with `event` = `verdict`."""
+    """Return the verdict as a JSON object, with `event` = `verdict`."""
     record: dict[str, object] = {
         "event": kinds.VERDICT.name,
         "outcome": view.outcome.value,
@@ -60,7 +60,7 @@ def job_summary(
     exit_code: int,
     events_lost: int,
 ) -> JsonObject:
-    """Return all that this agent knows of its job, which has ended."""
+    """Return everything that this agent knows of its ended job."""
     line = dispatcher.timeline
     newest = line.newest
     used = newest.assignment.restart_count if newest is not None else 0
@@ -114,7 +114,7 @@ def _round(dispatcher: EventDispatcher, life: RoundLife, ending: Ending) -> Json
 
 
 def _progress(reached: Progress | None) -> JsonObject | None:
-    """Return how far the furthest worker of this node was in a round; null: that was not told."""
+    """Return the progress of this node's furthest worker in a round; null: not reported."""
     if reached is None:
         return None
     loss = reached.loss if reached.loss is None or isfinite(reached.loss) else None  # as in JSON
@@ -126,9 +126,9 @@ def _rounded(seconds: float) -> float:
 
 
 def goodput_summary(view: GoodputView | None) -> JsonObject | None:
-    """Return where the time of the whole job went, as its coordinator has it.
+    """Return the use of the whole job's time, from its coordinator; null: not known.
 
-    Null: this node was not told, as by a handler or an older coordinator; or no steps are known, or
+    A handler or an older coordinator does not send it. Fields are null if no steps are known, or if
     there was no fault.
     """
     if view is None:

@@ -1,4 +1,4 @@
-"""Accepts connections for a coordinator, and bounds those whose peers have proven nothing yet.
+"""The acceptor of a coordinator's connections, which limits unauthenticated peers.
 
 The first bytes, which are looked at without being consumed, show what the peer is: sessions go to
 the coordinator; where the port is shared with the round store, its clients go to the store's
@@ -30,12 +30,12 @@ from rallypoint.wire.preamble import PREAMBLE_BYTES, Preamble, classify, describ
 _SHOWN_BYTES = 32
 
 TakeSession = Callable[[socket, int, str], None]
-"""Gets the connection, its number, and its peer, HOST:PORT."""
+"""Called with the connection, its number, and its peer, HOST:PORT."""
 TakeStore = Callable[[socket], None]
 
 
 class Traffic(Struct, frozen=True):
-    """The connections of a coordinator."""
+    """The number of a coordinator's connections."""
 
     accepted: int
     open: int
@@ -74,12 +74,12 @@ class Acceptor:
 
     @property
     def traffic(self) -> Traffic:
-        """Up to now."""
+        """The number of connections up to now."""
         refused = {kind.name.lower(): count for kind, count in self._log.refusals.items()}
         return Traffic(self._numbers, self._admission.count, refused)
 
     def close(self) -> None:
-        """Accept no more, and drop the connections that are unproven. Safe to call again."""
+        """Stop accepting, and drop unproven connections. May be called again."""
         for accepting in self._loops:
             accepting.close()
         self._alarm.cancel()
@@ -87,7 +87,7 @@ class Acceptor:
             self._drop(number)
 
     def may_drop(self, number: int, drop: Callable[[], None]) -> None:
-        """`drop` ends this connection at once: when its time is over, or another one needs room."""
+        """Let the acceptor drop this connection, on timeout or to make room for another one."""
         if number in self._drops:
             self._drops[number] = drop
 
@@ -99,7 +99,7 @@ class Acceptor:
         self._look()
 
     def gone(self, number: int) -> None:
-        """Note that a connection is closed. May be said again."""
+        """Note that a connection is closed. May be repeated."""
         self._drops.pop(number, None)
         self._peers.pop(number, None)
         self._admission.gone(number)
@@ -135,7 +135,7 @@ class Acceptor:
         self._arm()
 
     def _on_shortage(self, error: OSError) -> None:
-        """Descriptors that we kept free are used by something else in this process or machine."""
+        """Pause accepting, because the reserved descriptors of this process are used up."""
         self._log.shortage(
             f"can't accept connections: {os.strerror(error.errno or 0)}: raise ulimit -n, or "
             "fs.file-max (sysctl); they wait"
@@ -144,7 +144,7 @@ class Acceptor:
     # The first bytes
 
     def _decide(self, number: int, connection: socket, peer: str) -> bool:
-        """Whether it is known what the peer is; then the connection was handed over or closed."""
+        """Hand over or close the connection, if its peer is known; return whether it is."""
         try:
             return self._try_to_decide(number, connection, peer)
         except Exception as error:
@@ -245,7 +245,7 @@ class Acceptor:
         return bool(admission.slots) and admission.victim(self._loop.time()) is not None
 
     def _arm(self) -> None:
-        """One timer: for the oldest, and while accepting pauses for those that may be dropped."""
+        """Set the timer for the oldest connection, and in a pause for those that may be dropped."""
         dues = [self._admission.next_overdue_at()]
         if self._is_paused and self._admission.slots:
             dues.append(self._admission.next_victim_at())
@@ -280,9 +280,9 @@ class ConnectionLog:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._refusals = on_record, RefusalLog()
         self._more: Counter[str] = Counter()
-        """The numbers by the words that follow "closed N connections"."""
+        """The numbers of closed connections by reason: the words after "closed N connections"."""
         self.refusals: Counter[CloseReason] = Counter(dict.fromkeys(CloseReason, 0))
-        """All that were closed."""
+        """The numbers of all closed connections."""
         self._last = ""
         self._alarm = Alarm(self._loop, self._show_more)
         self._shortage_at = float("-inf")
@@ -298,7 +298,7 @@ class ConnectionLog:
         self._note(peer, why if kind is CloseReason.UNPROVEN else kind.name, why, kind.value)
 
     def broken(self, peer: str, why: str) -> None:
-        """Log the same for the connection of an agent that had attached."""
+        """Log that the connection of an attached agent was closed."""
         self._note(peer, why, why, "were those of nodes, and broke the protocol")
 
     def _note(self, peer: str, reason: str, why: str, of_many: str) -> None:
@@ -318,7 +318,7 @@ class ConnectionLog:
             self._on_record(kinds.OPEN_FILES(line))
 
     def close(self) -> None:
-        """Show what was only counted. Safe to call twice."""
+        """Log the connections that were only counted. May be called twice."""
         self._show_more()
         self.faults.tell_counts()
 

@@ -1,6 +1,6 @@
 """Both ends of one connection between an agent and the coordinator.
 
-Dial, handshake, frames, messages. What the messages mean is decided elsewhere.
+Dialling, handshake, frames and messages; the meaning of messages is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from rallypoint.wire.frames import FrameDecoder, FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake, Established, ServerHandshake
 
 DIAL_TIMEOUT_S = 5.0
-"""For each address."""
+"""The time limit for each address, in seconds."""
 FIRST_MESSAGE_MAX_BYTES = 16 * 1024
-"""Until a peer has attached its messages are short."""
+"""The longest message from a peer that has not attached."""
 BUFFER_BYTES = 8 * 1024
-"""Bytes that are read at once."""
+"""The number of bytes that are read at once."""
 UNSENT_MAX_BYTES = 1024 * 1024
-"""A peer that reads so slowly is cut off; it connects again and gets the current state."""
+"""The most unsent bytes; a slower reader is disconnected, and gets the current state when it
+returns."""
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """The part that both ends share: messages in frames, once the handshake is over.
+    """The common part of both ends: messages in frames, after the handshake.
 
-    A small message costs little but its system calls. So all that is sent while bytes are handled
-    goes out at once; and they come into a small buffer: for a protocol without one asyncio
-    allocates 256 KiB each time, which costs more than all the rest.
+    A small message costs little besides its system calls. So all answers to received bytes are sent
+    together; and bytes are received into a small buffer: without one asyncio allocates 256 KiB each
+    time, which costs more than all the rest.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._encoder: FrameEncoder | None = None
         self._decoder: FrameDecoder | None = None
         self._held: list[bytes] | None = None
-        """The answers to the bytes that are handled just now; None: none are."""
+        """The answers to the bytes that are being processed; None: none are."""
 
     def get_buffer(self, sizehint: int) -> bytearray:
         self._buffer = bytearray(BUFFER_BYTES)  # None is kept between messages.
@@ -64,7 +65,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Handle bytes that have come, and send what answers them."""
+        """Process received bytes, and send the answers."""
         self._held = []
         try:
             self._handle(data)
@@ -89,12 +90,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         return [] if self._decoder is None or not data else self._decoder.feed(data)
 
     def send(self, message: ToAgent | ToCoordinator) -> None:
-        """Queue one message. Never blocks; nothing after `close`."""
+        """Queue one message. Never blocks; does nothing after `close`."""
         if self._transport is not None and self._encoder is not None:
             self._write(self._encoder.encode(encode(message)))
 
     def close(self) -> None:
-        """Send what is queued, then close. Safe to call twice."""
+        """Send the queue, then close. May be called twice."""
         self._encoder = None
         self._flush()
         if self._transport is not None:
@@ -113,17 +114,17 @@ class ConnectionObserver(Protocol):
     def closed(self, connection: ServerConnection) -> None: ...
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
-        """Handle an unexpected exception by what came on the connection. Must not raise."""
+        """Handle an unexpected exception while processing the connection's data. Must not raise."""
 
     def misspoken(self, connection: ServerConnection, error: MessageError) -> None:
-        """Handle a message that does not decode, or has a value out of its limits."""
+        """Handle a message that can't be decoded, or has a value out of its limits."""
 
     def refused(self, connection: ServerConnection, why: str) -> None:
-        """Handle a connection that is closed for what came on it, or did not."""
+        """Handle a connection that is closed because of its data, or for want of any."""
 
 
 class ServerConnection(FramedConnection):
-    """No task and no timer of its own: every handler is synchronous."""
+    """The coordinator's end of a connection, with synchronous handlers, no task and no timer."""
 
     def __init__(self, observer: ConnectionObserver, number: int, peer: str) -> None:
         super().__init__()
@@ -135,7 +136,8 @@ class ServerConnection(FramedConnection):
         self.reads_drain_answers = False
         """Whether a person's command there has sent `DrainNode`, and reads no `Answer`."""
         self.ended_by_peer = False
-        """The peer said that it sends nothing more, as the kernel does for a process that ended."""
+        """Whether the peer has closed its sending side, as the kernel does for a process that
+        ended."""
         self.owner: object | None = None
         """The object that handles the messages of this connection; set by the observer."""
 
@@ -163,7 +165,7 @@ class ServerConnection(FramedConnection):
             self.close()
 
     def _shake_hands(self, handshake: ServerHandshake, data: bytes) -> bytes:
-        """Return what followed the handshake."""
+        """Advance the handshake, and return the bytes that follow it."""
         try:
             self._write(handshake.feed(data))
         except (AccessError, ProtocolError):
@@ -181,11 +183,11 @@ class ServerConnection(FramedConnection):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing that is sent would arrive."""
+        """Whether sent data would be lost."""
         return self._transport is None or self._transport.is_closing()
 
     def admit(self) -> None:
-        """Admit the peer, which has attached: its messages may have their full length now."""
+        """Admit the attached peer, whose messages may have their full length now."""
         if self._decoder is not None:
             self._decoder.max_frame_bytes = MAX_MESSAGE_BYTES
 
@@ -223,14 +225,15 @@ class ClientConnection(FramedConnection):
         self._on_message: Callable[[ToAgent], None] | None = None
         loop = asyncio.get_running_loop()
         self.established: asyncio.Future[Established | None] = loop.create_future()
-        """Set when what answers has proven itself; to None if it only was to answer."""
+        """Done when the peer has authenticated itself; the result is None if it only had to
+        answer."""
         self.lost: asyncio.Future[str] = loop.create_future()
         """Set when the connection has ended, with the reason."""
         self.was_cut = False
         """Whether another side than this node has ended the connection."""
         self.local_host = ""
         self.peer = Address("", 0)
-        """The address that was reached, in digits."""
+        """The numeric address that was reached."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -278,12 +281,12 @@ class ClientConnection(FramedConnection):
 
     @property
     def server_id(self) -> bytes:
-        """Tells the coordinator from every other, once it is established."""
+        """The unique id of the coordinator, once the connection is established."""
         return found.server_id if (found := self.established.result()) else b""
 
     @property
     def version(self) -> int:
-        """The version of the protocol that both sides use, once it is established."""
+        """The protocol version that both sides use, once the connection is established."""
         return found.version if (found := self.established.result()) else 0
 
     def _deliver(self, message: ToAgent) -> None:
@@ -293,14 +296,14 @@ class ClientConnection(FramedConnection):
             self._on_message(message)
 
     def listen(self, on_message: Callable[[ToAgent], None]) -> None:
-        """From now on messages go there, first those that have arrived already."""
+        """Pass messages to `on_message` from now on, first those that have arrived already."""
         self._on_message = on_message
         early, self._early = self._early, []
         for message in early:
             on_message(message)
 
     def abort(self, why: str = "this node closed the connection") -> None:
-        """Close now, for this reason. Safe to call twice."""
+        """Close the connection at once, for this reason. May be called twice."""
         self._end(why)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -325,7 +328,7 @@ class ClientConnection(FramedConnection):
 
 
 Dial = Callable[[], Awaitable[ClientConnection]]
-"""One attempt to reach a coordinator. Raises as `dial` does."""
+"""Makes one attempt to reach a coordinator. Raises as `dial` does."""
 
 
 async def dial(
@@ -336,11 +339,11 @@ async def dial(
     *,
     knocks: bool = False,
 ) -> ClientConnection:
-    """Reach the coordinator at the first of `addresses` where one answers, and shake hands.
+    """Reach the coordinator at the first of `addresses` that answers, and shake hands.
 
     Safe to retry. Raises RendezvousConnectionError when nothing answers (RendezvousRefusedError
     when a host does, but nothing listens there; SilentPeerError when something listens),
-    AccessError or ProtocolError when what answers refuses this node.
+    AccessError or ProtocolError when the peer refuses this node.
     """
     failure: OSError | None = None
     refusal: AccessError | ProtocolError | SilentPeerError | None = None
@@ -400,12 +403,12 @@ def _reason(error: OSError | None) -> str:
 
 
 def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:
-    """Send this value as JSON, in pieces that fit into frames."""
+    """Send the value as JSON, in pieces that fit into frames."""
     answer_all([connection], value, is_last=is_last)
 
 
 def answer_all(connections: Iterable[ServerConnection], value: object, *, is_last: bool) -> None:
-    """Do that on each connection. The value is encoded once for all."""
+    """Send the value as JSON on each connection. It is encoded once for all."""
     data = json.encode(value)
     pieces = []
     for start in range(0, len(data), PIECE_BYTES):
@@ -418,7 +421,7 @@ def answer_all(connections: Iterable[ServerConnection], value: object, *, is_las
 
 
 def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
-    """Tell a person who wants a node to leave, in the way that their command reads."""
+    """Send the state of a drain, in the form that the person's command reads."""
     if connection.reads_drain_answers:
         connection.send(said)
     else:
@@ -428,6 +431,6 @@ def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
 def refuse_answer(
     connection: ServerConnection, text: str, *, is_final: bool = True, recovers: bool = False
 ) -> None:
-    """Say in one sentence why there is no answer, and hang up. The rest: as in `Answer`."""
+    """Send a refusal in one sentence, and disconnect. Other parameters as in `Answer`."""
     connection.send(Answer(b"", True, True, text, is_final, recovers))
     connection.close()

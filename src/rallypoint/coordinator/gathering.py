@@ -25,7 +25,7 @@ TICK_S = 1.0
 
 
 class _Gathering(Struct, eq=False):
-    """The question of one person."""
+    """The question of one person, and its connection."""
 
     asker: ServerConnection
     collection: machine.Collection
@@ -45,12 +45,13 @@ class Gatherings:
         self._numbers = 0
         self._alarm = Alarm(self._loop, self._tick)
         self._turns = Turns()
-        """Messages to nodes and looks at them, in their order, some in each turn of the loop."""
+        """The queue of messages to nodes and of lookups, of which each turn of the loop does
+        some."""
 
     def begin(self, asker: ServerConnection, question: Ask, *, is_end_known: bool = False) -> None:
-        """Begin to answer a person who asks on a connection of their own.
+        """Begin to answer a person's question, on a separate connection. Raises MessageError.
 
-        `is_end_known`: people were told that the job has ended. Raises MessageError.
+        `is_end_known`: the end of the job is published.
         """
         if self._of(asker.number):
             raise MessageError("this was asked before the last answer had ended")
@@ -70,11 +71,11 @@ class Gatherings:
         return next((n for n, each in self._all.items() if each.asker.number == asker), 0)
 
     def taken(self, asker: int) -> None:
-        """Note that the person on this connection has taken a value."""
+        """Note that the person on this connection has read a value."""
         self._step(self._of(asker), machine.Taken())
 
     def collected(self, connection: int, piece: m.Collected) -> None:
-        """Take a piece from the agent on this connection."""
+        """Handle a piece from the agent on this connection."""
         session, job = self._sessions.on(connection), self._sessions.job
         node = None if session is None else machine.workers_of(job, session.ref.node_id)
         self._step(piece.number, machine.Piece(connection, piece, node, job.incarnation))
@@ -90,11 +91,11 @@ class Gatherings:
         self._all.clear()
 
     def job_ended(self) -> None:
-        """People were told that the job has ended."""
+        """Note that the end of the job is published."""
         self._step_all(machine.JobEnded())
 
     def check_deadlines(self) -> None:
-        """Have each answer do what is due by now; called each second."""
+        """Let each answer do what is due; called each second."""
         for gathering in [each for each in self._all.values() if each.asker.is_closed]:
             self._step(gathering.collection.number, machine.HungUp())
         self._step_all(machine.TimePassed())

@@ -1,6 +1,6 @@
 """One job of a coordinator, on asyncio.
 
-`core/sessions.py` decides, and this keeps its connections, sends, waits, and tries again what
+`core/sessions.py` decides; this module keeps the connections, sends, waits, and retries what
 failed.
 """
 
@@ -36,7 +36,7 @@ from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
 
 SPARE_SESSIONS = 1000
-"""The sessions that a job may have beyond twice its nodes: spares, and nodes not yet found lost."""
+"""The most sessions of a job beyond twice its nodes: spares, and nodes not yet found lost."""
 TRIES = 3
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,14 +47,15 @@ class Gate(Protocol):
     """The gate of a coordinator that another one can take over from: asked before any effect."""
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """The job has decided this. Returns what may be done now; the rest is done later."""
+        """Return the effects that may be carried out now; the others are carried out later."""
 
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
     ) -> list[HostEffect]:
-        """Answer a heartbeat that has just come on this connection, as the job has decided.
+        """Return the answer to a heartbeat that has just come on this connection.
 
-        `incarnation`: of the agent whose session uses that; empty: none does any more.
+        `incarnation` is that of the agent whose session uses the connection; empty: none does any
+        more.
         """
 
     @property
@@ -69,14 +70,15 @@ class Gate(Protocol):
 
 
 NEWS_S = 0.1
-"""Seconds from a change of the job until the file of its history has a status with it."""
+"""The delay in seconds between a change of the job and a status in the history file."""
 
 OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], bool]], Gate]
-"""Given what does the rest, and what tells whether an agent was not heard for so many seconds."""
+"""Makes a gate. It gets the function that executes delayed effects, and one that returns whether an
+agent was silent for so many seconds."""
 
 
 class HostedJob:
-    """For the thread of the loop. Nothing here blocks."""
+    """One hosted job. For the thread of the loop. Never blocks."""
 
     def __init__(
         self,
@@ -97,10 +99,10 @@ class HostedJob:
         self._connections: dict[int, ServerConnection] = {}
         """The connections of agents and of people, by their numbers."""
         self._attached: dict[int, ServerConnection] = {}
-        """The connections of agents that know that they are attached: before that an agent listens
-        to nothing else."""
+        """The connections of agents that know that they are attached; before that an agent ignores
+        other messages."""
         self._pushes = Turns()
-        """Messages to agents, in their order."""
+        """The queue of messages to agents."""
         self._timers = Timers(self._loop, self._timer_ended)
         self._check = Alarm(self._loop, self._look)
         self._news = Alarm(self._loop, self._write_news)
@@ -113,7 +115,7 @@ class HostedJob:
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the job ended, once it has."""
+        """The verdict of the job; None: it has not ended."""
         return self._sessions.verdict
 
     @property
@@ -128,12 +130,12 @@ class HostedJob:
 
     @property
     def round(self) -> RoundState:
-        """The round as it stands."""
+        """The state of the round."""
         return self._sessions.job.round
 
     @property
     def sessions(self) -> Collection[Session]:
-        """The sessions of agents that are here, or may still come back."""
+        """The sessions of agents that are connected, or may still return."""
         return self._sessions.all
 
     @property
@@ -146,11 +148,11 @@ class HostedJob:
         self._sessions.job.own_agent = incarnation
 
     def knows(self, incarnation: str) -> bool:
-        """Return whether this very agent takes part."""
+        """Return whether this agent takes part."""
         return self._sessions.of_agent(incarnation) is not None
 
     def crowded(self, incarnation: str) -> str:
-        """Return why it takes no further agent; empty: it takes this one."""
+        """Return why no further agent is admitted; empty: this one is."""
         nodes = self.settings.max_nodes
         if len(self.sessions) < 2 * nodes + SPARE_SESSIONS or self.knows(incarnation):
             return ""
@@ -169,13 +171,13 @@ class HostedJob:
         self._run(self._sessions.apply_own(FormerLifeGone(), self._loop.time()))
 
     def tell_all(self, message: m.ToAgent) -> None:
-        """Every agent that is connected."""
+        """Send a message to every connected agent."""
         for number, connection in self._connections.items():
             if self._sessions.on(number) is not None:
                 connection.send(message)
 
     def renumber(self, incarnation: int) -> None:
-        """Before the first round: workers get the number with their round."""
+        """Change the number of the job before its first round, with which workers get it."""
         if incarnation != self.life.incarnation:
             self._run(self._sessions.renumber(incarnation))
 
@@ -222,11 +224,11 @@ class HostedJob:
             self._run(effects)
 
     def collected(self, connection: ServerConnection, piece: m.Collected) -> None:
-        """Pass on a piece of an answer to the person who has asked for workers."""
+        """Pass a piece of an answer to the person who asked about workers."""
         self.see(self.watch.collected, connection.number, piece)
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Note that a connection ended; the session lives on for its grace."""
+        """Note that a connection ended; the session continues for its grace."""
         self._connections.pop(connection.number, None)
         self._attached.pop(connection.number, None)
         self.see(self.watch.closed, connection.number)
@@ -242,7 +244,7 @@ class HostedJob:
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))
 
     def end_round(self, reason: EndReason) -> None:
-        """The round that is active, if one is."""
+        """End the active round, if there is one."""
         self._run(self._sessions.apply_own(RoundIsOver(reason), self._loop.time()))
 
     def known(self) -> JobState:
@@ -251,7 +253,7 @@ class HostedJob:
         return self._sessions.job
 
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
-        """No process of these places lives, as others have seen."""
+        """Note dead places, which other processes have reported."""
         if places:
             event = PlacesDead(tuple(places))
             self._run(self._sessions.apply_own(event, self._loop.time()))
@@ -269,7 +271,7 @@ class HostedJob:
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
     def asked(self, connection: ServerConnection, question: m.Ask) -> None:
-        """Handle a person's request or question, who waits on this connection."""
+        """Handle the request or question of a person, who waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
         question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
         if other := job_requests.of_other_life(self._sessions.job, question):
@@ -315,9 +317,9 @@ class HostedJob:
         self.see(self.watch.write_news)
 
     def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
-        """Call a function of the job's viewers, which must not disturb the job.
+        """Call a function of the job's viewers, whose errors must not disturb the job.
 
-        None: it could not be done.
+        Returns None if it raised.
         """
         try:
             return see(*seen, **named)
@@ -326,7 +328,7 @@ class HostedJob:
             return None
 
     def _let_pass(self, effects: list[HostEffect]) -> None:
-        """Execute effects that have waited at the gate."""
+        """Execute the effects that were delayed by the gate."""
         self._do(effects)
         self._answer_requests()
         if not self._is_closed:
@@ -402,7 +404,10 @@ class HostedJob:
             self._run(self._sessions.apply_own(event, self._loop.time()), tries)
 
     def _watch(self) -> None:
-        """One timer finds lost nodes. It fires too early when one was heard meanwhile."""
+        """Set the one timer that finds lost nodes.
+
+        It fires too early when one was heard meanwhile.
+        """
         now = self._loop.time()
         delay_s = self._sessions.liveness.next_check(now)
         if delay_s is not None and not self._is_closed:
@@ -418,17 +423,17 @@ class NodeRefusals:
     """
 
     def __init__(self, on_record: Callable[[str, Record], None]) -> None:
-        """`on_record` is called with the run id and what happened."""
+        """Make the log; `on_record` is called with the run id and the event."""
         self._loop = asyncio.get_running_loop()
         self._on_record, self._log = on_record, RefusalLog()
         self._more = 0
         """The number of refusals that were not shown."""
         self._last = ("", "", "")
-        """The run id, the peer and the reason of the last one of these."""
+        """The run id, the peer and the reason of the last refusal that was not shown."""
         self._alarm = Alarm(self._loop, self.close)
 
     def refuse(self, run_id: str, connection: ServerConnection, why: str) -> None:
-        """Send an agent the reason why it can't take part, and hang up."""
+        """Send an agent the reason of its refusal, and disconnect."""
         self._note(run_id, connection.peer, why)
         connection.send(m.Refused(why))
         connection.close()

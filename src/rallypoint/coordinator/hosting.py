@@ -1,7 +1,4 @@
-"""The jobs that a coordinator hosts.
-
-One job or any, decided by which machine, led by which registers.
-"""
+"""The jobs that a coordinator hosts: one or any, with their machine and their registers."""
 
 from __future__ import annotations
 
@@ -33,19 +30,19 @@ class Leaderships(Protocol):
     """The jobs that a coordinator leads by registers."""
 
     def of(self, run_id: str) -> Leadership | None:
-        """Return the leadership by which this coordinator leads the job; None: it does not."""
+        """Return the leadership of a job; None: this coordinator does not lead the job."""
 
     async def lead(self, run_id: str) -> Leadership:
-        """Become its leader, however long that takes. Raises RallypointError."""
+        """Become the leader of this job, however long that takes. Raises RallypointError."""
 
     def forget(self, run_id: str) -> None:
-        """Note that this coordinator leads the job no more."""
+        """Note that this coordinator no longer leads the job."""
 
     def remove(self, run_id: str) -> None:
-        """Remove the job's record, which is not needed any more."""
+        """Remove the job's record, which is no longer needed."""
 
     async def vacate(self) -> None:
-        """Lead no job any more, and say so."""
+        """Give up all jobs, and write that in their records."""
 
 
 class HistorySink(Protocol):
@@ -53,56 +50,56 @@ class HistorySink(Protocol):
 
     @property
     def is_light(self) -> bool:
-        """The files must cost nothing, since no option asks for them."""
+        """Whether the files have to cost little, because no option asks for them."""
 
     def write(self, run_id: str, line: HistoryLine) -> None:
-        """Append this to the file of this job, soon. Never blocks."""
+        """Append the line to this job's file soon. Never blocks."""
 
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """`on_record` is told, by `call_soon`, when a file can't be written."""
+        """Call `on_record`, through `call_soon`, when a file can't be written."""
 
 
 def random_epoch() -> int:
     """Return a random epoch, so that no other coordinator has the same one.
 
-    Nobody can take over from it.
+    No other coordinator can take over from it.
     """
     return Epoch(0, int.from_bytes(os.urandom(NONCE_BITS // 8), "big")).as_int()
 
 
 class Hosting(Struct, frozen=True):
-    """The jobs that a coordinator hosts, and the way it does."""
+    """The jobs that a coordinator hosts, and how it hosts them."""
 
     on_record: Callable[[str, Record], None]
-    """Called with the run id (or nothing) and what happened."""
+    """Called with the run id (or nothing) and the event."""
     only: SharedSettings | None = None
     """The settings of the one job to host; None: any job."""
     machine: JobStep = machine.step
-    """Decides for every job."""
+    """The machine that decides for every job."""
     led: Leaderships | None = None
-    """The leaderships by which another coordinator can take over its jobs; None: no other one can.
-    `only` is led already."""
+    """The leaderships with which another coordinator can take over the jobs; None: no other one
+    can. `only` is led already."""
     epoch: Callable[[], int] = random_epoch
-    """Names this coordinator: no other has the same."""
+    """Returns the unique epoch of this coordinator."""
     wall_ms: Callable[[], int] = wall_ms
     """The wall clock, as `clocks.wall_ms`."""
     own_agent: str = ""
     """The incarnation of the agent that it lives in, if that is known already."""
     former: JobState | None = None
-    """The state of the job `only`, which another coordinator had that is gone; nothing runs there.
-    None: the job begins."""
+    """The state of the job `only` from a former coordinator that is gone; nothing runs there. None:
+    the job begins."""
     history: HistorySink | None = None
     """Where histories of jobs are written; None: nowhere."""
     who_leads: Callable[[str], Awaitable[tuple[str, bool]]] | None = None
-    """The function that names the leader of a job which this coordinator does not lead: the words
-    for a person, and whether they stay so. None: no other one can."""
+    """Returns, for a job that this coordinator does not lead, words about its leader and whether
+    they are final. None: no other coordinator can lead."""
 
     def keep_history(self, watch: JobWatch, *, took_over: bool = False) -> None:
         """Write the history of this job, if that is wanted.
 
-        `took_over`: another coordinator had led it.
+        `took_over`: another coordinator had led the job.
         """
         if self.history is not None:
             call_soon = asyncio.get_running_loop().call_soon_threadsafe
@@ -129,7 +126,7 @@ class Hosting(Struct, frozen=True):
 
 
 async def turn_away(hosting: Hosting, connection: ServerConnection, run_id: str) -> None:
-    """Answer a person who asks for a job that this coordinator does not host."""
+    """Refuse a person who asks for a job that this coordinator does not host."""
     text, is_final = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id", False
     if hosting.only is not None:
         other = hosting.only.run_id
@@ -144,5 +141,5 @@ async def turn_away(hosting: Hosting, connection: ServerConnection, run_id: str)
 
 
 def give_id(run_id: str) -> str:
-    """Return the hint for a person who has meant this job."""
+    """Return the hint for a person who may mean this job."""
     return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"

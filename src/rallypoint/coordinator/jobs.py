@@ -1,4 +1,4 @@
-"""The jobs of one coordinator, and which of them an agent belongs to (`core/job_lives.py` decides).
+"""The jobs of one coordinator, and the assignment of agents to them (`core/job_lives.py` decides).
 
 A coordinator inside an agent serves that agent's job only; alone (`rallypoint serve`) it serves
 every job, each under its run id. With registers these are the jobs that it leads (`led_jobs.py`):
@@ -61,7 +61,7 @@ class _Waiting(Struct, eq=False):
 
 
 class HostedJobs:
-    """For the thread of the loop. Nothing here blocks, but `wait_empty`."""
+    """The jobs of a coordinator. For the thread of the loop. Only `wait_empty` blocks."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class HostedJobs:
         self._jobs: dict[str, HostedJob] = {}
         """The life of each job that new agents join, by run id."""
         self._ended: list[HostedJob] = []
-        """Lives that are over, the oldest first."""
+        """The ended lives, the oldest first."""
         self._empty: asyncio.Future[None] | None = None
         self._waiting: dict[str, dict[str, _Waiting]] = {}
         """The waiting agents, by run id and incarnation."""
@@ -87,32 +87,32 @@ class HostedJobs:
 
     @property
     def nodes(self) -> list[str]:
-        """The ids of the others that have neither left nor are lost."""
+        """The ids of the other nodes that have neither left nor are lost."""
         refs = [(job, session.ref) for job in self.all for session in job.sessions]
         return [ref.node_id for job, ref in refs if ref.incarnation != job.own_agent]
 
     @property
     def is_over(self) -> bool:
-        """Every job here has ended."""
+        """Whether every job here has ended."""
         return all(job.verdict is not None for job in self._jobs.values())
 
     def lives_in(self, incarnation: str) -> None:
         """Note the agent that this process belongs to.
 
-        It alone takes the coordinator with it when it leaves.
+        When that agent leaves, the coordinator ends.
         """
         self._own_agent = incarnation
         for job in self._jobs.values():
             job.lives_in(incarnation)
 
     async def wait_empty(self) -> None:
-        """Until every other agent has left or is lost."""
+        """Wait until every other agent has left or is lost."""
         if self.nodes:
             self._empty = self._loop.create_future()
             await self._empty
 
     def close(self) -> None:
-        """Drop every job. Safe to call twice."""
+        """Drop every job. May be called twice."""
         self._is_closed = True
         for job in self.all:
             job.close()
@@ -164,16 +164,13 @@ class HostedJobs:
         self._refusals.refuse(run_id, connection, text)
 
     def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
-        """Keep the heartbeat of an agent that has no session yet.
-
-        It is answered when there is one.
-        """
+        """Keep the heartbeat of an agent without a session, to answer it when there is one."""
         waiting = connection.owner
         if isinstance(waiting, _Waiting) and len(waiting.heartbeats) < EARLY_MAX:
             waiting.heartbeats.append(heartbeat)
 
     def asked(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
-        """Handle a person's request or question, who waits on this connection."""
+        """Handle the request or question of a person, who waits on this connection."""
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
             job.asked(connection, question)
@@ -186,10 +183,10 @@ class HostedJobs:
             task.add_done_callback(self._leading.discard)
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
-        """Note that the guard of an agent reports that it died.
+        """Handle a guard's report that its agent died.
 
-        It may have attached to another coordinator alone, from which this one has taken over or is
-        about to.
+        The agent may have attached only to another coordinator, from which this one has taken over
+        or is about to.
         """
         lives = [job for job in self.all if job.settings.run_id == run_id]
         known_by = [job for job in lives if job.knows(notice.incarnation)]
@@ -204,7 +201,7 @@ class HostedJobs:
 
     @property
     def all(self) -> list[HostedJob]:
-        """Lives of jobs that are over and that agents still leave, and the present ones."""
+        """The ended lives that agents still leave, and the present ones."""
         return [*self._ended, *self._jobs.values()]
 
     def _no_room(self, hello: m.Attach) -> str:
@@ -217,10 +214,7 @@ class HostedJobs:
         return found.text if isinstance(found, lives.NoRoom) else ""
 
     def _job_of(self, hello: m.Attach) -> HostedJob | None:
-        """Return the life of its job that this agent belongs to.
-
-        None: its verdict is not recorded yet.
-        """
+        """Return the life that this agent belongs to; None: its verdict is not recorded yet."""
         settings, run_id = hello.settings, hello.settings.run_id
         job = self._jobs.get(run_id)
         known_by = (each for each in self.all if each.settings.run_id == run_id)
@@ -247,16 +241,16 @@ class HostedJobs:
         return None
 
     def _hosted(self, run_id: str) -> Hosted:
-        """Return the lives of this job that are hosted."""
+        """Return the hosted lives of this job."""
         held = len(self._ended_of(run_id))
         if (job := self._jobs.get(run_id)) is None:
             return Hosted(held=held)
         return Hosted(job.life, len(job.sessions), job.is_recorded, held)
 
     def _do(self, effects: list[lives.LivesEffect]) -> lives.LivesEffect | None:
-        """Execute the effects, and return the one for the caller.
+        """Execute the effects, and return the decision for the caller.
 
-        Where an agent belongs, or that there is no room.
+        The decision is where an agent belongs, or that there is no room.
         """
         found = None
         for effect in effects:
@@ -317,7 +311,7 @@ class HostedJobs:
     def _ended_life(
         self, settings: SharedSettings, incarnation: int, verdict: Verdict
     ) -> HostedJob:
-        """For an agent that has yet to hear this verdict."""
+        """Return an ended life for an agent that has not heard its verdict."""
         for job in self._ended:
             if job.settings == settings and job.life.incarnation == incarnation:
                 return job
@@ -347,7 +341,7 @@ class HostedJobs:
         return None if self._hosting.led is None else self._hosting.led.of(run_id)
 
     def _epoch_of(self, run_id: str) -> int:
-        """Under which this coordinator speaks to the nodes of this job."""
+        """Return the epoch of this coordinator for the nodes of this job."""
         leadership = self._leadership(run_id)
         return self._epoch if leadership is None else leadership.lead.epoch.as_int()
 
@@ -392,7 +386,7 @@ class HostedJobs:
             self._emptied(job)
 
     def _take_over(self, run_id: str, leadership: Leadership) -> bool:
-        """Go on with the job of the leader before, if there is one."""
+        """Continue the job of the former leader, if there is one."""
         for life in (leadership.duties.before, leadership.duties.over):
             if life is not None:
                 self._lives.over(run_id, life, self._loop.time())
@@ -413,7 +407,7 @@ class HostedJobs:
         return True
 
     def _deposed(self, run_id: str, why: str) -> None:
-        """Another coordinator leads this job: its agents are to look for that one."""
+        """Close this job, whose agents have to look for the new leader."""
         assert self._hosting.led is not None
         self._hosting.on_record(run_id, kinds.DEPOSED(why=why))
         leadership = self._leadership(run_id)

@@ -28,21 +28,21 @@ _OPEN_FILES_CAP = 1 << 20
 _TRIES_FOR_A_COMMON_PORT = 16
 _LEAST_ROOM = 8
 KEEPALIVE_S = 60
-"""A connection that is silent for so long is probed, and has ended after nine probes."""
+"""The silence in seconds after which a connection is probed; it ends after nine probes."""
 OWN_FILES = 64
-"""Descriptors that a process with a coordinator may still need for itself: files, pipes, and
+"""The descriptors that a process with a coordinator may need besides connections: files, pipes, and
 connections that are being closed."""
 
 
 class ListenRefusal(Enum):
-    """Why this node can't host."""
+    """The reason why this node can't host."""
 
     NOT_MINE = auto()  # no address is local: another machine hosts
     IN_USE = auto()  # a process of this machine hosts already
 
 
 class BindRefused(Struct, frozen=True):
-    """The reason why this node is a client; `why` is half a line for a person."""
+    """The reason why this node is a client; `why` is half a line for display."""
 
     refusal: ListenRefusal
     why: str
@@ -64,7 +64,7 @@ def try_bind(addresses: Sequence[Address], port: int) -> list[socket.socket] | B
 
 
 def bind_wildcard(port: int) -> list[socket.socket] | BindRefused:
-    """Listen on every address, IPv4 and (where the machine has it) IPv6: only if a person said so.
+    """Listen on every address, IPv4 and (where the machine has it) IPv6, if the user chose that.
 
     Raises UsageError when the port is not allowed to this user.
     """
@@ -72,12 +72,11 @@ def bind_wildcard(port: int) -> list[socket.socket] | BindRefused:
 
 
 def refuse_loopback_name(host: str, addresses: Sequence[Address], max_nodes: int) -> None:
-    """Refuse a name of this machine that means loopback.
+    """Raise UsageError for a name of this machine that resolves to loopback.
 
-    It makes every node its own coordinator.
-
-    Debian writes such a line (127.0.1.1) to /etc/hosts. A literal address or `localhost` is meant
-    as written, and a job of one node can't be split. Raises UsageError.
+    It would make every node its own coordinator. Debian writes such a line (127.0.1.1) to
+    /etc/hosts. A literal address or `localhost` is taken as written, and a job of one node can't be
+    split.
     """
     literal = any(address.host == host for address in addresses)
     if max_nodes < 2 or literal or host == "localhost" or host.endswith(".localhost"):
@@ -108,7 +107,7 @@ def raise_open_files_limit() -> int:
 
 
 def connection_room(reserved: int) -> int:
-    """How many connections this process can hold beside what it has open, and `reserved` more."""
+    """Return how many connections fit beside the open descriptors and `reserved` more."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _OPEN_FILES_CAP if soft == resource.RLIM_INFINITY else min(soft, _OPEN_FILES_CAP)
     try:
@@ -119,7 +118,7 @@ def connection_room(reserved: int) -> int:
 
 
 def listen_backlog() -> int:
-    """Return the longest queue of unaccepted connections that the kernel grants."""
+    """Return the longest queue of unaccepted connections that the kernel allows."""
     try:
         with open("/proc/sys/net/core/somaxconn", "rb") as setting:
             return int(setting.read())

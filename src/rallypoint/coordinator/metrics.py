@@ -1,4 +1,4 @@
-"""The metrics of a coordinator that stands alone (`rallypoint serve`), for Prometheus."""
+"""The metrics of a stand-alone coordinator (`rallypoint serve`), for Prometheus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ CALL_BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class CoordinatorMetrics:
-    """For the thread of the loop. `record` gets every event; `text` is for the one who asks."""
+    """The metrics of a coordinator.
+
+    For the thread of the loop.
+
+    `record` gets every event; `text` returns the metrics.
+    """
 
     def __init__(self) -> None:
         self._began_at = time.monotonic()
@@ -43,10 +48,9 @@ class CoordinatorMetrics:
         self._events[record.name] += 1
 
     def measured(self, calls: Caller) -> Caller:
-        """Return the same calls with their times.
+        """Return a caller that measures the calls.
 
-        Each from the moment when the coordinator asks to the answer, with the wait for calls before
-        it.
+        A call is measured from the request to its answer, including the wait for earlier calls.
         """
         return _Measured(calls, self._asked)
 
@@ -62,7 +66,7 @@ class CoordinatorMetrics:
         future.add_done_callback(ended)
 
     def text(self, coordinator: Coordinator, led: ManyLeaderships | None, loop_lag_s: float) -> str:
-        """Return all of it as it stands now. `led`: None: jobs are not kept."""
+        """Return all present metrics. `led` is None if jobs are not kept."""
         families = (
             *self._hosted(coordinator),
             *([] if led is None else self._led(led)),
@@ -125,13 +129,13 @@ class CoordinatorMetrics:
 
 
 class _Measured:
-    """A `Caller`."""
+    """A `Caller` that measures its calls."""
 
     def __init__(self, calls: Caller, on_call: Callable[[str, asyncio.Future[Any]], None]) -> None:
         self._calls, self._on_call = calls, on_call
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """See `Caller`."""
+        """Submit a call, and measure it."""
         future = self._calls.submit(call)
         method = call.func if isinstance(call, partial) else call
         name = getattr(method, "__name__", "other")
@@ -139,7 +143,7 @@ class _Measured:
         return future
 
     def close(self) -> None:
-        """See `Caller`."""
+        """Close the underlying caller."""
         self._calls.close()
 
 

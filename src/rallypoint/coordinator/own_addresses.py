@@ -1,6 +1,6 @@
-"""The addresses of this machine by which another one may reach it.
+"""The addresses of this machine by which other machines may reach it.
 
-And a port on all of them, for a coordinator that no endpoint names. Nothing here asks a name
+And a port on all of them, for a coordinator without a given endpoint. Nothing here asks a name
 server.
 """
 
@@ -23,24 +23,25 @@ _ELSEWHERE = (
     (socket.AF_INET, "192.0.2.1"),
     (socket.AF_INET6, "2001:db8::1"),
 )
-"""Two addresses of networks that no machine is in (RFC 5737, RFC 3849): the default route leads to
+"""Two addresses that no machine has (RFC 5737, RFC 3849), so that the default route leads to
 them."""
 _DISCARD = 9
 _SIOCGIFADDR = 0x8915
 _IF_INET6 = "/proc/net/if_inet6"
 _IPV6_SCOPES = (0x00, 0x40)
-"""Global, which includes private ones (fd00::/8), and the older ones of a site."""
+"""The scopes of usable IPv6 addresses: global, which includes private ones (fd00::/8), and the
+older site scope."""
 _IPV6_UNUSABLE = 0x40 | 0x08
-"""A tentative address, or one that another machine has (IFA_F_TENTATIVE, IFA_F_DADFAILED)."""
+"""The flags of an unusable address: tentative, or a duplicate (IFA_F_TENTATIVE,
+IFA_F_DADFAILED)."""
 _IPV6_PASSING = 0x01 | 0x20
-"""A temporary address, or a deprecated one (IFA_F_TEMPORARY, IFA_F_DEPRECATED)."""
+"""The flags of a temporary or a deprecated address (IFA_F_TEMPORARY, IFA_F_DEPRECATED)."""
 
 
 def own_addresses() -> tuple[Address, ...]:
-    """Return the addresses of the default routes come first, then those of the interfaces.
+    """Return the addresses of this machine: those of default routes first, then of interfaces.
 
-    Loopback is the answer if this machine has no other address. IPv6 addresses that mean something
-    on one link alone are left out.
+    Returns loopback if this machine has no other address. Link-local IPv6 addresses are left out.
     """
     found: dict[str, None] = {}
     for family, elsewhere in _ELSEWHERE:
@@ -53,9 +54,9 @@ def own_addresses() -> tuple[Address, ...]:
 
 
 def addresses_of(host: str) -> tuple[Address, ...]:
-    """Return the addresses of this machine's own name or address.
+    """Return the addresses of this machine's own name or address. Raises UsageError.
 
-    May block for a name. Raises UsageError.
+    May block for a name.
     """
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
@@ -67,18 +68,17 @@ def addresses_of(host: str) -> tuple[Address, ...]:
 
 
 def reachable_host(name: str, addresses: Sequence[Address]) -> str:
-    """Return the address at which other nodes reach this one, whose own `name` means these.
+    """Return the address at which other nodes reach this one, whose `name` has these addresses.
 
-    Debian writes it to /etc/hosts as 127.0.1.1.
+    Debian writes the name to /etc/hosts as 127.0.1.1.
     """
     return (meant_addresses(name, addresses, "") or own_addresses())[0].host
 
 
 def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str:
-    """Return why no other machine reaches a node that leads at these addresses.
+    """Return why no other machine reaches a leader at these addresses; empty: others may.
 
-    Empty: other machines may reach it. `local_addr`: as given. Loopback that a person has spelled
-    out is meant.
+    `local_addr` is the address that was given. Loopback that was spelled out is intended.
     """
     first = addresses[0].host
     if not all(address.is_loopback for address in addresses):
@@ -97,9 +97,9 @@ def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str
 
 
 def ipv6_addresses(table: str) -> list[str]:
-    """Return the IPv6 addresses of interfaces by which other machines may reach this one.
+    """Return the interfaces' IPv6 addresses by which other machines may reach this one. Pure.
 
-    `table`: as /proc/net/if_inet6 has them. Temporary and deprecated addresses come last. Pure.
+    `table` is the content of /proc/net/if_inet6. Temporary and deprecated addresses come last.
     """
     found: list[tuple[bool, str]] = []
     for line in table.splitlines():
@@ -131,9 +131,9 @@ def _of_interfaces() -> list[str]:
 def listen_as_leader(
     local_addr: str | None, ports: tuple[int, int] = (0, 0), *, is_alone: bool = False
 ) -> list[socket.socket]:
-    """Return the same on the address that a person gave for this node, else on all of this machine.
+    """Return listening sockets on the address given for this node, else on all of this machine's.
 
-    `is_alone`: no other machine is to reach it.
+    `is_alone`: no other machine has to reach it.
     """
     if local_addr is not None:
         addresses = addresses_of(local_addr)
@@ -147,11 +147,9 @@ def bind_for_leader(
 ) -> list[socket.socket]:
     """Return listening sockets on all of these addresses that are this machine's.
 
-    On one port of `ports` (the first and the last; (0, 0): 29400 if it is free, else any). `flag`:
-    the option that chose the addresses.
-
-    Raises UsageError for addresses that are not this machine's, InfrastructureError if no port is
-    free.
+    They share one port of `ports` (the first and the last; (0, 0): 29400 if it is free, else any).
+    `flag` is the option that chose the addresses. Raises UsageError for addresses that are not this
+    machine's, InfrastructureError if no port is free.
     """
     first, last = ports
     wanted = [DEFAULT_COORDINATOR_PORT, 0] if not first else range(first, last + 1)

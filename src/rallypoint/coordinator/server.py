@@ -32,13 +32,13 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leading.leadership import Leadership
 
 HANDSHAKE_TIME_S = 10.0
-"""A connection that has not attached by then is closed."""
+"""The time in seconds after which a connection that has not attached is closed."""
 
 LookupToken = Callable[[str], bytes | None]
 
 
 class _AttachedCandidate:
-    """A process that stands ready to lead a job which this coordinator leads."""
+    """The connection of a candidate for a job that this coordinator leads."""
 
     def __init__(self, connection: ServerConnection, leadership: Leadership, number: int) -> None:
         """Keep the connection of a candidate.
@@ -61,14 +61,14 @@ class _AttachedCandidate:
 
 
 class Volume(Struct):
-    """Bytes of all connections up to now."""
+    """The bytes of all connections up to now."""
 
     received: int = 0
     sent: int = 0
 
 
 class _Counted(ServerConnection):
-    """Adds its bytes to those of its coordinator."""
+    """A connection that adds its bytes to its coordinator's."""
 
     def __init__(self, coordinator: Coordinator, number: int, peer: str) -> None:
         super().__init__(coordinator, number, peer)
@@ -84,7 +84,7 @@ class _Counted(ServerConnection):
 
 
 class Coordinator:
-    """For the thread of the loop. Accepts from construction to `close`."""
+    """A coordinator, which accepts from construction to `close`. For the thread of the loop."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Coordinator:
         self._lookup_token = lookup_token
         self._connector = Connector(asyncio.get_running_loop())
         self.server_id = os.urandom(SERVER_ID_BYTES)
-        """Tells this coordinator from every other: a node that gets it has dialled this one."""
+        """The unique id of this coordinator: a node that receives it has reached this one."""
         self.volume = Volume()
         self.jobs, self._led = HostedJobs(hosting), hosting.led
         self._log = ConnectionLog(partial(hosting.on_record, ""))
@@ -125,7 +125,7 @@ class Coordinator:
         return self._acceptor.traffic
 
     async def vacate(self) -> None:
-        """Before `close`: another coordinator may take over at once."""
+        """Give up all jobs before `close`, so that another coordinator may take over at once."""
         if self._led is not None:
             await self._led.vacate()
 
@@ -219,6 +219,6 @@ def _no_token(run_id: str) -> bytes | None:
 
 
 def _job_on(connection: ServerConnection) -> HostedJob | None:
-    """Return the job of which a session uses this connection."""
+    """Return the job whose session uses this connection; None: there is none."""
     job = connection.owner
     return job if isinstance(job, HostedJob) and job.carries(connection) else None

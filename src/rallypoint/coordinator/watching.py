@@ -1,4 +1,4 @@
-"""The viewers of one hosted job: its history, and the answers to questions."""
+"""The viewers of one hosted job: its history file, and the answers to people's questions."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
     from rallypoint.core.takeover.handover import Handover
 
 STATUS_S = 60.0
-"""A status is in the file of the history once in so long, besides when something has changed."""
+"""The interval in seconds of statuses in the history file, besides those after changes."""
 LOOK_S = 10.0
 """Seconds between two looks for a worker that holds the job up."""
 LIGHT_NODES = 1000
-"""A status of more nodes takes its time."""
+"""The number of nodes from which a status is expensive."""
 CARRY_S = 2.0
-"""The next coordinator is told of the history as it was at most so long ago."""
+"""The largest age in seconds of the history that the next coordinator gets."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
-"""The most bytes of past events in one answer, and the size of an event without its sentence,
-about."""
+"""The most bytes of past events in one answer, and the approximate size of an event without its
+sentence."""
 FOLLOWERS_MAX = 64
 """The most people who follow one job at once."""
 
 
 class HistoryFile(Struct):
-    """Where the history is written."""
+    """The file of the history."""
 
     write: Callable[[HistoryLine], None]
     is_light: bool = False
-    """The file must cost nothing, since no option asks for it."""
+    """Whether the file has to cost little, because no option asks for it."""
     status_at: float = -inf
     """When the last status was written, by the loop's clock."""
     looked_at: float = -inf
-    """When somebody looked last for a worker that holds the job up."""
+    """The time of the last look for a worker that holds the job up."""
     behind: str = ""
     """The node of that worker in the last status; empty: there was none."""
     is_due: bool = False
-    """Something has changed since the last status."""
+    """Whether something has changed since the last status."""
     told: tuple[Spending | None, Cause | None] = (None, None)
     """The job's activity in the last status, and the cause of the end of its round."""
 
@@ -87,7 +87,7 @@ class _End(Struct):
     """The end of the job, as far as it is known."""
 
     is_recorded: bool
-    """The verdict is: people may see it."""
+    """Whether the verdict is recorded, so that people may see it."""
     decided_at: float | None = None
     goodput: GoodputView | None = None
 
@@ -103,9 +103,9 @@ def _who_is_behind(view: JobView) -> str:
 
 
 def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
-    """Return the newest of them that may be written at once.
+    """Return the newest entries that may be sent at once.
 
-    A reader with more than that unread is cut off.
+    A reader with more unread data is disconnected.
     """
     room = EVENTS_MAX_BYTES
     for index in range(len(entries) - 1, -1, -1):
@@ -116,7 +116,7 @@ def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
 
 
 class JobWatch:
-    """The viewers of one job. For the thread of the loop. Nothing here blocks."""
+    """The viewers of one job. For the thread of the loop. Never blocks."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class JobWatch:
         number = sessions.job.notices
         self.history = JobHistory(clock(), lambda at: wall_time(clock() - at), number=number)
         self.carries = False
-        """Another coordinator may take the job over."""
+        """Whether another coordinator may take the job over."""
         self._carried_at = -inf
         self._handover: Handover | None = None
         self._followers: dict[int, ServerConnection] = {}
@@ -138,10 +138,10 @@ class JobWatch:
         is_over = sessions.verdict is not None
         self._end = _End(is_recorded=is_over)
         self._watchers: dict[int, ServerConnection] = {}
-        """The viewers who want to have the status once more when the job has ended."""
+        """The viewers who want the status once more when the job has ended."""
         self._requests = requests.Requests()
         self._people: dict[int, ServerConnection] = {}
-        """People who have wanted something, by the numbers of their connections."""
+        """The people with open requests, by the numbers of their connections."""
         self._askers = Askers()
         self._connection_of = connection_of
         self._gatherings: Gatherings | None = None
@@ -149,7 +149,7 @@ class JobWatch:
 
     @property
     def gatherings(self) -> Gatherings:
-        """The questions of people to the workers, made when the first of them asks."""
+        """The questions of people about workers, made at the first question."""
         if self._gatherings is None:
             from rallypoint.coordinator.gathering import Gatherings
 
@@ -163,12 +163,12 @@ class JobWatch:
 
     @property
     def run_id(self) -> str:
-        """The job's name."""
+        """The run id of the job."""
         return self._sessions.job.round.settings.run_id
 
     @property
     def view(self) -> JobView:
-        """Return the view of the job as it is now, as far as people may know."""
+        """Return the present view of the job, as far as people may see it."""
         view = view_of(self._sessions.job, self.history, self._heard, self._clock())
         if self._is_ending:
             return replace(
@@ -178,20 +178,20 @@ class JobWatch:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether there is a verdict which people may not see yet.
+        """Whether there is a verdict that people may not see yet.
 
-        Another coordinator may find another one.
+        Another coordinator might find another one.
         """
         return self._sessions.verdict is not None and not self._end.is_recorded
 
     @property
     def _is_recovering(self) -> bool:
-        """Whether it is not known yet what runs."""
+        """Whether a takeover is in progress, so that running workers are unknown."""
         return self._handover is not None and self._handover.recovery is not None
 
     @property
     def _waits_for(self) -> str:
-        """The nodes or the event that the job waits for, as in a view."""
+        """The nodes or the event that the job waits for, in the words of a view."""
         if self._handover is None or (recovery := self._handover.recovery) is None:
             return waits_for(self._sessions.job, self.history)
         nodes = count(recovery.record.nodes, "node")
@@ -200,7 +200,7 @@ class JobWatch:
 
     @property
     def goodput(self) -> GoodputView:
-        """Where the time went up to now."""
+        """The use of the job's time up to now."""
         return goodput_view(self.history, self._clock())
 
     def record(self, record: Record) -> None:
@@ -233,7 +233,7 @@ class JobWatch:
         self._write_status()
 
     def take_over(self, handover: Handover) -> None:
-        """Go on with the history of another coordinator, as far as it has told of it. Once."""
+        """Continue the history of another coordinator, as far as it was handed over. Call once."""
         self._handover = handover
         recovery, newest = handover.recovery, -1
         if recovery is not None and recovery.record.newest_round is not None:
@@ -242,7 +242,7 @@ class JobWatch:
         self._go_on(newest, is_active=is_active)
 
     def go_on(self) -> None:
-        """The same where nothing runs, and all is known."""
+        """Resume the waiting questions where no round is active and the state is known."""
         self._go_on(self._sessions.job.round.round - 1, is_active=False)
 
     def _go_on(self, newest: int, *, is_active: bool) -> None:
@@ -252,14 +252,16 @@ class JobWatch:
             self.history.carry_on(job.carried, self._clock())
 
     def carry(self) -> None:
-        """Have the next coordinator know what this one does."""
+        """Hand the present history over to the next coordinator."""
         self._carried_at = self._clock()
         self._sessions.job.carried = self.history.carried(self._clock())
 
     def heard(self, connection: int, beat: m.Heartbeat) -> Record | None:
-        """Note that the agent on this connection has been heard.
+        """Note a heartbeat of the agent on this connection.
 
-        O(1), but once in a while. Returns what a person should know of what it said.
+        O(1), except once in a while.
+
+        Returns an event to show, if there is one.
         """
         if self.carries and self._carried_at <= self._clock() - CARRY_S:
             self.carry()
@@ -277,7 +279,7 @@ class JobWatch:
         return self._progressed(session.ref.node_id, beat.progress)
 
     def noted(self) -> None:
-        """Something has happened to the job."""
+        """Note that something has happened to the job."""
         if self._is_recovering:
             return
         formed, end = self.history.rounds_formed, self._end
@@ -305,7 +307,7 @@ class JobWatch:
             self._write_status()
 
     def whole(self, ended: m.Ended) -> m.Ended:
-        """Return the same with where the job's time went, which is known now."""
+        """Return the message with the use of the job's time, which is known now."""
         if self._end.goodput is None and self.history.rounds_formed:
             self.noted()
             self._end.goodput = limits.fit(self.goodput)
@@ -322,7 +324,7 @@ class JobWatch:
         return record
 
     def joined(self, connection: int) -> None:
-        """Note that the agent on this connection has said that no workers run there."""
+        """Note that the agent on this connection has reported that no workers run there."""
         session = self._of_node(connection)
         if session is not None:
             self.history.stopped(session.ref.node_id, self._clock())
@@ -337,10 +339,9 @@ class JobWatch:
         return session if is_holder else None
 
     def asked(self, connection: ServerConnection, question: Ask) -> PersonWants | None:
-        """Answer a person who asks, and waits on this connection.
+        """Answer the question of a person, who waits on this connection. Raises MessageError.
 
-        Returns what is to be done now, if they want something that may be done. Raises
-        MessageError.
+        Returns a request to carry out now, if it is one that is permitted.
         """
         if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
             refuse_answer(connection, text, is_final=False, recovers=True)
@@ -355,7 +356,7 @@ class JobWatch:
     def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one.
 
-        A job that has ended answers none of these questions.
+        There is none about questions to a job that has ended.
         """
         if self._sessions.verdict is not None:
             return None
@@ -363,7 +364,7 @@ class JobWatch:
 
     @property
     def _older_node(self) -> str:
-        """A node of the newest world that runs an older version of Rallypoint; empty: none does.
+        """A node of the newest world with an older version of Rallypoint; empty: there is none.
 
         O(number of nodes).
         """
@@ -373,7 +374,7 @@ class JobWatch:
         return next((node for node, one in known if one and one.version < SINCE), "")
 
     def _step_requests(self, event: requests.RequestEvent) -> PersonWants | None:
-        """Apply the event, tell people, and return the request that is to be done now."""
+        """Apply the event, answer people, and return the request to carry out now."""
         wanted = None
         for effect in requests.step(self._requests, event, self._sessions.job):
             match effect:
@@ -386,7 +387,7 @@ class JobWatch:
         return wanted
 
     def answer_requests(self) -> None:
-        """Tell people whose requests are done; called when all that the job decided is recorded."""
+        """Answer people whose requests are done; called when the job's decisions are recorded."""
         self._step_requests(requests.AllRecorded())
 
     def _answer(self, connection: ServerConnection, question: Ask) -> None:
@@ -408,10 +409,7 @@ class JobWatch:
                 self.gatherings.taken(connection.number)
 
     def collected(self, connection: int, piece: m.Collected) -> None:
-        """Pass on a piece from an agent to the person who has asked.
-
-        The person has asked here or at the coordinator before.
-        """
+        """Pass a piece from an agent to the person who asked, here or at a former coordinator."""
         if self._gatherings is not None:
             self._gatherings.collected(connection, piece)
 
@@ -443,7 +441,7 @@ class JobWatch:
             answer(connection, entry, is_last=entry is entries[-1] and not follows)
 
     def _pass_on(self, *, is_last: bool = False) -> bool:
-        """Return whether a round is over."""
+        """Write new events and rounds, and return whether a round is over."""
         news, is_over = self.history.news, False
         while news:
             new = news.popleft()
@@ -472,7 +470,8 @@ class JobWatch:
     def _has_changed(self, file: HistoryFile) -> bool:
         """Return whether the job's status differs from the last one in the file.
 
-        Or more is known of why its round ends: all agents may be killed before the next one.
+        It also does when more is known of the end of the round: all agents may be killed before the
+        next status.
         """
         if not self._is_small:
             return False

@@ -20,8 +20,7 @@ from collections import OrderedDict
 
 SLOTS_MAX = 2048
 PATIENCE_S = 0.25
-"""A connection keeps its slot at least this long when another one comes: some round trips to a far
-node."""
+"""The least time that a connection keeps its slot, in seconds: some round trips to a far node."""
 
 
 class AdmissionLimits:
@@ -40,26 +39,26 @@ class AdmissionLimits:
         self._proven: set[int] = set()
         self._sources: dict[int, str] = {}
         self._unproven: OrderedDict[int, float] = OrderedDict()
-        """When each came, the oldest first."""
+        """The arrival time of each connection, the oldest first."""
         self._by_source: dict[str, OrderedDict[int, float]] = {}
 
     @property
     def slots(self) -> int:
-        """How many may be unproven now."""
+        """The number of connections that may be unproven now."""
         return max(0, min(self._slots_max, self._room - len(self._proven)))
 
     @property
     def count(self) -> int:
-        """How many connections there are."""
+        """The number of connections."""
         return len(self._proven) + len(self._unproven)
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether one more may come in now."""
+        """Whether one more connection may be accepted now."""
         return len(self._unproven) < self.slots
 
     def arrived(self, connection: int, source: str, now: float) -> None:
-        """Note a new connection, with a number of its own."""
+        """Note a new connection, which has a unique number."""
         self._sources[connection] = source
         self._unproven[connection] = now
         self._by_source.setdefault(source, OrderedDict())[connection] = now
@@ -72,23 +71,20 @@ class AdmissionLimits:
     def gone(self, connection: int) -> None:
         """Note that the connection is closed.
 
-        May be said again, and of connections that never came in.
+        May be repeated, and called for unknown connections.
         """
         self._free_slot(connection)
         self._proven.discard(connection)
 
     def victim(self, now: float) -> int | None:
-        """Return the connection that must go so that one more may come in.
-
-        None: the new one has to wait.
-        """
+        """Return the connection to drop for a new one; None: the new one has to wait."""
         found = self._next_victim()
         if found is None or self._unproven[found] + self._patience_s > now:
             return None
         return found
 
     def next_victim_at(self) -> float | None:
-        """Return when `victim` has an answer, if nobody proves himself or goes before."""
+        """Return when `victim` will have an answer, if no connection is proven or closed before."""
         found = self._next_victim()
         return None if found is None else self._unproven[found] + self._patience_s
 
@@ -102,7 +98,7 @@ class AdmissionLimits:
         return found
 
     def next_overdue_at(self) -> float | None:
-        """Return when `overdue` has an answer."""
+        """Return when `overdue` will have an answer; None: there is no connection."""
         oldest = next(iter(self._unproven.values()), None)
         return None if oldest is None else oldest + self._limit_s
 

@@ -32,15 +32,16 @@ from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
 _SIGKILL = 9
 
 SIMULTANEOUS_S = 1.0
-"""A worker may have failed of a helper's death up to this long before that death is known: its own
-node may hear of the worker's end first, and the coordinator, too."""
+"""The seconds by which a worker's failure may precede the known death of the helper that caused it:
+its node, and the coordinator, may hear of the worker's end first."""
 
 COLLATERAL_S = 2.0
-"""A worker that ends so soon after a drain began did not fail: schedulers signal every process."""
+"""The seconds after the start of a drain within which a worker's end is no failure: schedulers
+signal every process."""
 
 
 class Breakdown(Struct, frozen=True):
-    """A process of Rallypoint that the workers need has died, as its agent learnt it."""
+    """The death of a Rallypoint process that the workers need, as its agent noticed it."""
 
     node_id: str
     text: str
@@ -48,7 +49,7 @@ class Breakdown(Struct, frozen=True):
 
 
 class NodeFailure(Struct):
-    """A failure as the coordinator received it."""
+    """A worker's failure as the coordinator received it."""
 
     node_id: str
     failure: WorkerExit
@@ -66,10 +67,7 @@ def first_cause(
     losses: Sequence[NodeLoss],
     breakdown: Breakdown | None = None,
 ) -> Cause | None:
-    """Return the failure or loss that is to blame.
-
-    None when neither a worker nor a lost node is.
-    """
+    """Return the failure or loss that is to blame; None if neither a worker nor a lost node is."""
     if breakdown is not None:
         reports = [r for r in reports if not _is_consequence(r, breakdown)]
     said_at: dict[str, float] = {}
@@ -100,9 +98,9 @@ def first_cause(
 def without_consequences(
     reports: Sequence[NodeFailure], gone: Collection[str]
 ) -> list[NodeFailure]:
-    """Return the reports without failures that may only tell of a lost node.
+    """Return the reports without failures that may be a consequence of another node's loss.
 
-    That is one of these nodes, another than their own.
+    `gone` has the ids of the lost nodes.
     """
 
     def is_consequence(report: NodeFailure) -> bool:
@@ -117,7 +115,7 @@ def without_collateral_of_drains(
 ) -> list[NodeFailure]:
     """Return the reports without the failures that may be due to a drain.
 
-    `told_to_go`: when each node was told to go, on the coordinator's clock.
+    `told_to_go` is when each node was told to leave, on the coordinator's clock.
     """
 
     def is_collateral(report: NodeFailure) -> bool:
@@ -132,7 +130,7 @@ def without_collateral_of_drains(
 
 
 def follows(earlier_at: float, later_at: float) -> bool:
-    """Return whether the later event may be collateral of the earlier one."""
+    """Return whether the later event may be a consequence of the earlier one."""
     return 0 <= later_at - earlier_at <= COLLATERAL_S
 
 
@@ -144,10 +142,7 @@ def _is_consequence(report: NodeFailure, breakdown: Breakdown) -> bool:
 def add_details(
     reports: Sequence[NodeFailure], node_id: str, failures: Sequence[WorkerExit]
 ) -> None:
-    """Add what is now known of these failures of a node.
-
-    Keep when each was received and happened.
-    """
+    """Add later details to these failures of a node, but keep the times of the first report."""
     detailed = {failure.local_rank: failure for failure in failures}
     for report in reports:
         found = detailed.get(report.failure.local_rank)
@@ -157,14 +152,14 @@ def add_details(
 
 
 def describe_failure(node_id: str, failure: WorkerExit) -> str:
-    """One clause that names the culprit: `rank 3 (node b, local rank 1) exited with code 1`."""
+    """Return a clause that names the culprit: `rank 3 (node b, local rank 1) exited with 1`."""
     who = f"rank {failure.rank} (node {node_id}, local rank {failure.local_rank})"
     memory = failure.signal == _SIGKILL and OUT_OF_MEMORY in failure.message
     return f"{who} {failure.clause()}" + (f" ({OUT_OF_MEMORY})" if memory else "")
 
 
 def describe_losses(losses: Sequence[NodeLoss]) -> str:
-    """One clause that names all nodes lost from a round, the first one first; at least one."""
+    """Return a clause that names all nodes lost from a round, the first one first; at least one."""
     first, *others = sorted(losses, key=lambda loss: loss.last_heard_at)
     text = f"node {first.node_id} was lost ({first.reason})"
     more = names(tuple(loss.node_id for loss in others))
@@ -172,7 +167,7 @@ def describe_losses(losses: Sequence[NodeLoss]) -> str:
 
 
 def describe(cause: Cause) -> str:
-    """Return one clause that names the culprit, worker or node."""
+    """Return a clause that names the culprit, a worker or a node."""
     if cause.failure is not None:
         return describe_failure(cause.node_id, cause.failure)
     assert cause.loss is not None

@@ -32,43 +32,43 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class Then(Struct, frozen=True):
-    """The step that follows a checkpoint which is asked for.
+    """The step that follows a requested checkpoint.
 
     One of `leaves`, `joins` and `goes_on` is true.
     """
 
     kind: EndKind
-    """The kind of end that the peer and the workers are told."""
+    """The kind of end that is sent to peers and workers."""
     leaves: bool = False
-    """Nodes leave, with a checkpoint or without one."""
+    """Whether nodes leave, with a checkpoint or without one."""
     joins: bool = False
     """Nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
     goes_on: bool = False
-    """The round goes on: a person wants the checkpoint itself."""
+    """Whether the round continues, because a person wants the checkpoint itself."""
     ends: bool = False
     """All nodes leave, since the time of the job is over (`--max-runtime`)."""
 
 
 LAST_SAVE_S = 300.0
-"""A job whose time is over waits this long for a last checkpoint."""
+"""The time for a last checkpoint of a job whose runtime is over, in seconds."""
 LEAVE = Then(EndKind.DRAIN, leaves=True)
 JOIN = Then(EndKind.GROWTH, joins=True)
 GO_ON = Then(EndKind.REQUEST, goes_on=True)
 END = Then(EndKind.DRAIN, leaves=True, ends=True)
 THEN = {then.kind: then for then in (LEAVE, JOIN, GO_ON)}
-"""The three plans, by the kind that a message tells."""
+"""The plans by the kind of end that a message has."""
 
 
 class Leaver(Struct, frozen=True):
-    """A node that has been told to go."""
+    """A node that was told to leave."""
 
     ref: NodeRef
     why: str
     signal: int
     began_at: float
-    """On the host's clock."""
+    """The time of the request, on the host's clock."""
     notice_s: float
-    """How long its workers may take."""
+    """The time that its workers have, in seconds."""
     hosts: bool
     """The coordinator lives there: the job ends with it."""
 
@@ -80,7 +80,7 @@ class SaveNotice(Struct):
     """
 
     number: int
-    """Counts the notices of a job: older answers are void."""
+    """The number of the notice in the job: answers to older ones are void."""
     then: Then
     round: int
     reason: str
@@ -88,22 +88,22 @@ class SaveNotice(Struct):
     leavers: dict[str, Leaver] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     some_listen: bool = False
-    """Workers have been asked and have saved a checkpoint, of at least one node."""
+    """Whether the workers of at least one node have saved the requested checkpoint."""
     held: dict[str, NodeSucceeded] = field(default_factory=dict)
-    """The nodes whose workers have all ended well meanwhile: because they were asked, or for
-    good."""
+    """The nodes whose workers have all exited with 0 meanwhile, because of the request or because
+    their work is done."""
     finishing: bool = False
-    """A first worker has, in the same way."""
+    """Whether a first worker has exited with 0 meanwhile."""
 
     @property
     def until(self) -> float:
-        """When it ends at the latest; a growth has all the time of the world."""
+        """The latest end of the notice; infinite for a growth."""
         last = self.began_at + LAST_SAVE_S if self.then.ends else inf
         return min((x.began_at + x.notice_s for x in self.leavers.values()), default=last)
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Whether nothing has been done for the notice yet."""
+        """Whether no worker has acted on the notice yet."""
         return self.then.joins and not self.some_listen
 
     @property
@@ -117,29 +117,29 @@ class SaveNotice(Struct):
 
 
 class Save(Struct):
-    """A checkpoint that a person asks for: the round goes on."""
+    """A checkpoint that a person asks for, after which the round continues."""
 
     number: int
-    """The number of the request, counted together with those of notices."""
+    """The number of the request; requests and notices are counted together."""
     round: int
     asked: int
     """The number of nodes that were asked."""
     members: int
-    """The members of the job when the ones that are gone were looked for last."""
+    """The number of the job's members at the last check for lost nodes."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
-    """Nodes of which all workers that listen have saved one."""
+    """The nodes on which all workers that take requests have saved."""
     cut_short: str = ""
-    """Why nobody is waited for any more."""
+    """The reason why the wait ended early."""
 
     @property
     def is_over(self) -> bool:
-        """Whether no answer is awaited any more."""
+        """Whether no further answer is expected."""
         return not self.awaited or bool(self.cut_short)
 
     @property
     def outcome(self) -> str:
-        """For a person, once it is over."""
+        """The outcome, for the person who asked."""
         if self.cut_short:
             missed = f", not {names(tuple(self.awaited))}" if self.awaited else ""
             saved = f"{len(self.saved)} of {count(self.asked, 'node')} saved{missed}"
@@ -158,13 +158,13 @@ class Save(Struct):
 def open_notice(
     state: RoundState, number: int, then: Then, reason: str, began_at: float
 ) -> SaveNotice:
-    """Everybody whose workers run is asked. O(N)."""
+    """Open a notice to all nodes whose workers run. O(N)."""
     awaited = {ref.node_id for ref in working(state)}
     return SaveNotice(number, then, state.round, reason, began_at, awaited=awaited)
 
 
 def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
-    """Return how long the workers have, for each node that leaves, or for the end of the job."""
+    """Return the time limits in seconds, for each node that leaves, or for the end of the job."""
     last = {Timer(TimerKind.NOTICE, notice.round): LAST_SAVE_S} if notice.then.ends else {}
     return last | {
         Timer(TimerKind.NOTICE, notice.round, node_id): leaver.notice_s
@@ -173,7 +173,10 @@ def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
 
 
 def how_it_went(notice: SaveNotice, cut_short: str) -> str:
-    """For a person; empty when no worker has anything to do with it. `cut_short`: by what."""
+    """Return the outcome of a notice for display; empty when no worker was involved.
+
+    `cut_short` is the reason of an early end.
+    """
     if cut_short:
         return f"{cut_short}: continuing without a checkpoint of every worker"
     if notice.awaited:
@@ -185,7 +188,7 @@ def how_it_went(notice: SaveNotice, cut_short: str) -> str:
 
 
 def saved_before_leaving(notice: SaveNotice, cut_short: str = "") -> str:
-    """Return the same for a person who has drained a node."""
+    """Return the outcome of a drain's checkpoint, for the person who drained the node."""
     missed = "not every worker has saved a checkpoint"
     if cut_short:
         return f"{missed}: {cut_short}"
@@ -206,24 +209,24 @@ class SaveRequest(Struct, frozen=True):
     then: Then
     reason: str
     left_s: float | None
-    """None: there is no hurry."""
+    """The remaining seconds; None: there is no deadline."""
 
 
 class SaveAnswer(Struct, frozen=True):
-    """The answer of this node to the request."""
+    """The answer of the node to the request."""
 
     listens: bool
     failed: bool
 
 
 class RequestState(Struct):
-    """The workers of one round, and what they are asked."""
+    """The workers of one round, and the requests to them."""
 
     stamp: Stamp
     workers: int
     request: SaveRequest | None = None
     all_asked: bool = False
-    """Every worker has got a signal that asks for the checkpoint."""
+    """Whether every worker has got a signal that asks for the checkpoint."""
     told: SaveAnswer | None = None
 
 
@@ -239,9 +242,9 @@ def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool
 
 
 def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
-    """Note that the coordinator waits for this answer no more; False when a newer one is asked.
+    """Withdraw the request with this number; return False if a newer one is open.
 
-    Once a worker has saved a checkpoint, that worker may end because of it, so the question stands.
+    A worker that has saved a checkpoint may end because of the request, so the request then stays.
     """
     if state.request is None or state.request.number != number or saved:
         return False

@@ -24,7 +24,7 @@ from rallypoint.core.watch.node_progress import NodeProgress
 
 
 def settings_refused(settings: SharedSettings) -> str:
-    """For the first agent of a job, whose settings become the job's."""
+    """Return why the settings of a job's first agent can't be the job's; empty: they can."""
     least, most = settings.min_nodes, settings.max_nodes
     if least > most:
         return f"min_nodes={least} is more than max_nodes={most}"
@@ -34,7 +34,7 @@ def settings_refused(settings: SharedSettings) -> str:
 
 
 def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
-    """For every join."""
+    """Return why a node can't join with this candidate; empty: it can."""
     rank, most = candidate.node_rank, settings.max_nodes
     if not candidate.address:
         return "it has no address by which the others reach it"
@@ -42,7 +42,7 @@ def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
 
 
 def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodeProgress:
-    """Return the same without a worker that is behind and none of this node's newest round."""
+    """Return the node's progress, without a worker that is not of its newest round."""
     member, place = job.round.members.get(node_id), job.assigned.get(node_id)
     if member is not None and place is not None:
         first = place.base_rank
@@ -52,18 +52,18 @@ def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodePro
 
 
 class Contest(Struct):
-    """One agent has joined with what another agent has, and waits for it."""
+    """The conflict of an agent that joins with the node id or the rank of another one."""
 
     newcomer: NodeRef
     join: Join
     holder: NodeRef
     is_of_rank: bool
-    """Both agents want the same fixed rank. False: the same node id."""
+    """Whether the agents want the same fixed rank; False: the same node id."""
     is_heard: bool = False
-    """The holder has said something since, on a connection that is not gone."""
+    """Whether the holder has sent something since, on a connection that still exists."""
 
     def refusal(self, holder_at: str, newcomer_at: str) -> str:
-        """For the newcomer, with the addresses of both."""
+        """Return the refusal for the newcomer, with the addresses of both."""
         if self.is_of_rank:
             holder = f"(node {self.holder.node_id}) at {holder_at}"
             return (
@@ -77,7 +77,7 @@ class Contest(Struct):
         )
 
     def waits_for(self, holder_at: str, silent_s: float) -> str:
-        """For a person at the newcomer."""
+        """Return what the newcomer waits for, in words."""
         wanted = f"node id {quoted(self.newcomer.node_id)}"
         if self.is_of_rank:
             wanted = f"node rank {self.join.candidate.node_rank}"
@@ -86,26 +86,26 @@ class Contest(Struct):
 
 
 class Contests:
-    """All of one job."""
+    """All conflicts of one job."""
 
     def __init__(self) -> None:
         self._by_newcomer: dict[str, Contest] = {}
         self._by_holder: dict[str, list[Contest]] = {}
 
     def begin(self, contest: Contest) -> None:
-        """Instead of an earlier one of the same newcomer."""
+        """Begin a contest, in place of an earlier one of the same newcomer."""
         self.end(contest.newcomer)
         self._by_newcomer[contest.newcomer.incarnation] = contest
         self._by_holder.setdefault(contest.holder.incarnation, []).append(contest)
 
     def of(self, newcomer: NodeRef) -> Contest | None:
-        """Return the one in which this agent waits, if it does."""
+        """Return the contest in which this agent waits, if any."""
         return self._by_newcomer.get(newcomer.incarnation)
 
     def heard(self, holder: str, *, yes: bool) -> bool:
-        """Return whether a message of this holder has come, or (not `yes`) its connection is gone.
+        """Note a message of a holder, or (not `yes`) the end of its connection.
 
-        True: an agent waits for the holder's id or rank.
+        Returns whether an agent waits for the holder's id or rank.
         """
         waiting = self._by_holder.get(holder, ())
         for contest in waiting:
@@ -141,10 +141,11 @@ class NodeNames:
         self._by_rank: dict[int, NodeRef] = {}
         self._ranks: dict[NodeRef, int] = {}
         self._ordinals: dict[str, int] = {}
-        """All that are smaller are taken, by the names of hosts: thousands may have the same."""
+        """The lowest ordinal that may be free for each host name, because thousands of nodes may
+        share one."""
 
     def give_id(self, hello: Attach) -> NodeRef:
-        """For a new session: the id that it asks for, its former one, or a new one.
+        """Return the name of a new session: the id that it asks for, its former one, or a new one.
 
         An id that another agent holds stays with that one.
         """
@@ -157,19 +158,16 @@ class NodeNames:
         return self._by_id.get(node_id)
 
     def meant(self, name: str) -> str:
-        """Return the id that a person means.
-
-        This one, or that of the only node of the host so named.
-        """
+        """Return the node id for a name: itself, or that of the only node on the host so named."""
         ids = [] if name in self._by_id or name not in self._ordinals else self._by_id
         parts = (node_id.rpartition("-") for node_id in ids)
         found = ["".join(each) for each in parts if each[0] == name and each[2].isdecimal()]
         return found[0] if len(found) == 1 else name
 
     def contest(self, ref: NodeRef, join: Join) -> Contest | None:
-        """Find another agent that has the id or the rank with which this one joins.
+        """Return the contest with another agent that has the id or the rank.
 
-        None: there is no such agent.
+        None if there is none.
         """
         holder = self._by_rank.get(join.candidate.node_rank)
         if holder is not None and holder != ref:
@@ -196,13 +194,13 @@ class NodeNames:
         self._by_rank[rank], self._ranks[ref] = ref, rank
 
     def yield_rank(self, ref: NodeRef) -> None:
-        """Free the rank that this agent does not need any more."""
+        """Free the rank of this agent, which no longer needs it."""
         rank = self._ranks.pop(ref, None)
         if rank is not None:
             del self._by_rank[rank]
 
     def forget(self, ref: NodeRef) -> None:
-        """Forget an agent that has left, or is lost."""
+        """Forget an agent that has left or was lost."""
         self.yield_rank(ref)
         if self._by_id.get(ref.node_id) == ref:
             del self._by_id[ref.node_id]

@@ -24,9 +24,10 @@ from rallypoint.core.text import count
 
 
 class Cpu(Struct, frozen=True):
-    """One logical CPU that may be used; equal numbers of two CPUs mean that they share the thing.
+    """One logical CPU that may be used.
 
-    `core` and `cache` (the last level) are numbered by their first CPU.
+    CPUs with an equal number share that resource. `core` and `cache` (the last level) are numbered
+    by their first CPU.
     """
 
     number: int
@@ -84,7 +85,7 @@ def bind(
 def _parts(
     cpus: Sequence[Cpu], mode: AffinityMode, home: int, of_home: Sequence[Cpu], slots: int
 ) -> Sequence[Sequence[Cpu]]:
-    """Return the parts of a home's CPUs that its workers get in turn."""
+    """Return the parts of a home's CPUs that are assigned to its workers in turn."""
     match mode:
         case AffinityMode.NODE:
             return [of_home]
@@ -122,9 +123,9 @@ def _shares(home: int, of_home: Sequence[Cpu], slots: int) -> list[list[Cpu]]:
 
 
 def _complexes(of_home: Sequence[Cpu]) -> list[list[Cpu]]:
-    """Return the groups of CPUs with one cache, the largest first.
+    """Return the groups of CPUs with a common cache, the largest first.
 
-    One that is cut down by a limit on this agent is the last choice.
+    A group that is reduced by a limit on this agent comes last.
     """
     by_cache: dict[int, list[Cpu]] = {}
     for cpu in of_home:

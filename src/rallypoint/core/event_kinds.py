@@ -14,7 +14,7 @@ from rallypoint.core.text import named
 
 
 class Level(IntEnum):
-    """How much an event matters; the numbers are those of `logging`."""
+    """The importance of an event; the numbers are those of `logging`."""
 
     DEBUG = 10
     INFO = 20
@@ -34,7 +34,7 @@ class ReportedBy(Enum):
 
 
 class Detail(Enum):
-    """When a person sees an event at level DEBUG only, because other lines say the same."""
+    """The cases in which an event is shown at level DEBUG only, as other lines say the same."""
 
     NEVER = "never"
     ALONE = "in a job of one node"
@@ -42,10 +42,12 @@ class Detail(Enum):
 
 
 class EventKind(Struct, frozen=True, eq=False):
-    """One row. Two rows may share a name: programs need one word for what people see differently.
+    """One row of the table of events.
 
-    `words` is the sentence for a person: `{}` is the text that the reporter composes, other fields
-    are given by name. `quiet`: it is shown under `--quiet`, which a success must not be.
+    Rows may share a name, if programs need one name for events that people see differently. `words`
+    is the sentence for people: `{}` is the text that the reporter composes, other fields are
+    inserted by name. `quiet`: the event is shown under `--quiet`, so it must not occur in a
+    success.
     """
 
     name: str
@@ -58,20 +60,17 @@ class EventKind(Struct, frozen=True, eq=False):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the event tells of something that went wrong.
-
-        And that neither a person nor a plan wanted.
-        """
+        """Whether the event reports a fault that neither a person nor a plan wanted."""
         is_said_elsewhere = self.reported_by is ReportedBy.HOST_TO_HANDLERS
         return self.level >= Level.WARNING and (self.quiet or is_said_elsewhere)
 
     def __call__(self, text: str = "", /, *, node_id: str = "", **fields: object) -> Record:
-        """Return the record of one event of this kind; `node_id`: the node that it is about."""
+        """Return the record of one event of this kind. `node_id` is the node that it concerns."""
         return Record(self, self.words.format(text, named=named, **fields), node_id)
 
 
 class Record(Struct, frozen=True):
-    """Something that a person should see, once."""
+    """An event to show once."""
 
     kind: EventKind
     text: str
@@ -79,7 +78,7 @@ class Record(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name by which programs know the event."""
+        """The name of the event for programs."""
         return self.kind.name
 
 
@@ -96,14 +95,14 @@ def _routine(
 
 
 def _hosted(name: str, about: str, words: str = "{}", *, quiet: bool = True) -> EventKind:
-    """Only the coordinator knows of it: the node that hosts it reports it."""
+    """Return a row for an event that only the coordinator's node knows and reports."""
     return EventKind(name, about, words, quiet=quiet, reported_by=ReportedBy.HOST)
 
 
 def _for_handlers(
     name: str, about: str, words: str = "{}", level: Level = Level.WARNING
 ) -> EventKind:
-    """Return every node prints the same in other words; event handlers get it from the host."""
+    """Return a row for an event that the host passes to event handlers; nodes print other words."""
     by = ReportedBy.HOST_TO_HANDLERS
     return EventKind(name, about, words, level, quiet=False, reported_by=by)
 
@@ -406,4 +405,4 @@ def _rows() -> tuple[EventKind, ...]:
 
 
 KINDS = _rows()
-"""All rows, in the order of this file."""
+"""All rows of the table, in the order of this file."""

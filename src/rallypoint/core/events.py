@@ -28,14 +28,14 @@ class NodeJoined(Struct, frozen=True):
 
 
 class NodeLost(Struct, frozen=True):
-    """A node's session ended, and it had not left."""
+    """A node's session ended although the node had not left."""
 
     ref: NodeRef
     why: str
 
 
 class NodeLeft(Struct, frozen=True):
-    """A node reported that it leaves: nothing of the job runs there, and it will not come back."""
+    """A node reported that it leaves: no process of the job runs there, and it will not return."""
 
     ref: NodeRef
 
@@ -66,14 +66,14 @@ class RoundBroken(Struct, frozen=True):
 
 
 class RoundOver(Struct, frozen=True):
-    """A round has ended, or can't continue, as a coordinator finds that has taken over the job."""
+    """A coordinator that took the job over finds that a round has ended, or can't continue."""
 
     round: int
     reason: EndReason
 
 
 class RoundReleased(Struct, frozen=True):
-    """The end of the round before this one has been judged: this one may complete."""
+    """The end of the previous round has been judged, so this round may form."""
 
     round: int
 
@@ -81,35 +81,35 @@ class RoundReleased(Struct, frozen=True):
 class GrowthReady(Struct, frozen=True):
     """The workers of this round have saved a checkpoint for late nodes.
 
-    They may have ended for it: the round ends, even if those have gone since.
+    They may have ended for it, so the round ends, even if the late nodes have gone since.
     """
 
     round: int
 
 
 class RoundStarted(Struct, frozen=True):
-    """Every node of this round has reached the store of rank 0: the workers start."""
+    """Every node of this round has reached the store of rank 0, so the workers start."""
 
     round: int
 
 
 class RoundNotStarted(Struct, frozen=True):
-    """A round in which not every node has reached the store of rank 0: no worker was started."""
+    """Some nodes of a round have not reached the store of rank 0; no worker was started."""
 
     round: int
     text: str
     expelled: tuple[tuple[NodeRef, str], ...]
-    """The nodes that are at fault, each with the reason."""
+    """The nodes at fault, each with the reason."""
     passed_over: str = ""
-    """The id of rank 0's node, when another one is to be rank 0."""
+    """The node id of rank 0, if another node is to become rank 0."""
 
 
 class WorkersFinishing(Struct, frozen=True):
-    """The first worker of this round ended well: arrivals trigger nothing from now on."""
+    """The first worker of this round ended well: new nodes no longer end the round."""
 
     round: int
     ref: NodeRef | None = None
-    """On which node; None: the job itself says so."""
+    """The node of that worker; None: the job itself reports it."""
 
 
 class NodeSucceeded(Struct, frozen=True):
@@ -122,7 +122,7 @@ class NodeSucceeded(Struct, frozen=True):
 class NodeProven(Struct, frozen=True):
     """A late node has shown that its machine can start workers.
 
-    `unreached`: why it did not reach the store of this round; empty: it did.
+    `unreached` is why it did not reach the store of this round; empty: it did.
     """
 
     ref: NodeRef
@@ -131,13 +131,13 @@ class NodeProven(Struct, frozen=True):
 
 
 class StandingChanged(Struct, frozen=True):
-    """Something was learnt of this machine: its nodes may take part now, or may not any more."""
+    """The standing of this machine changed: whether its nodes may take part."""
 
     machine: str
 
 
 class JobClosed(Struct, frozen=True):
-    """The verdict has been given."""
+    """The verdict was given."""
 
 
 class TimerKind(Enum):
@@ -215,7 +215,7 @@ class StopDelayed(Struct, frozen=True):
     late: tuple[str, ...]
     """The names of their nodes."""
     nodes: int
-    """Participants of the ended round."""
+    """The number of participants of the ended round."""
     after_s: float
 
 
@@ -240,10 +240,7 @@ class WorldSucceeded(Struct, frozen=True):
 
 
 class ExpelNode(Struct, frozen=True):
-    """Tell an incarnation that it is no longer part of the job.
-
-    `final`: and it must not come back.
-    """
+    """Tell an incarnation that it was removed from the job. `final`: it must not return."""
 
     ref: NodeRef
     why: str
@@ -255,27 +252,27 @@ class RefuseNode(Struct, frozen=True):
 
     ref: NodeRef
     differences: tuple[tuple[str, object, object], ...]
-    """The name of each such setting, the job's value, and the node's."""
+    """The name of each such setting, the job's value, and the node's value."""
 
 
 class ProveNode(Struct, frozen=True):
-    """Ask a node to prove that it can start workers and reach the store of the round that runs.
+    """Ask a node to prove that it can start workers and reach the store of the active round.
 
-    Before a round may end for it; answered by `NodeProven`.
+    A round ends for a node only after that. The answer is `NodeProven`.
     """
 
     ref: NodeRef
 
 
 class JoinTimedOut(Struct, frozen=True):
-    """Too few nodes for too long."""
+    """Too few nodes have joined for too long."""
 
     round: int
     joined: tuple[str, ...]
     missing: tuple[str, ...]
-    """Node ids of the last world that did not come back; empty for a first round."""
+    """The node ids of the last world that did not return; empty for a first round."""
     held_back: tuple[str, ...] = ()
-    """Nodes that are here, and may not take part since they did not reach the round store."""
+    """The nodes that joined, but may not take part because they did not reach the round store."""
 
 
 class TooManyLosses(Struct, frozen=True):

@@ -61,17 +61,14 @@ PROBATION_S = 60.0
 PROGRAM_MACHINES = 3
 """The number of machines whose failures within an hour show that the program is at fault."""
 REMEMBERED_MAX = 1000
-"""The number of losses, failures, machines and bad routes that are remembered, the newest: the
+"""The most losses, failures, machines and bad routes that are remembered, the newest ones: the
 record of the job holds them."""
 UNPROVEN = "held back until it has shown that it can start workers and reach rank 0"
 EXCLUDED = "a person excluded it (rallypoint nodes exclude)"
 
 
 def machine_of(member: RoundMember) -> str:
-    """Return the name of the machine that a member runs on.
-
-    Without one, the node id stands for it.
-    """
+    """Return the name of the machine that a member runs on, or the node id if it has none."""
     return member.candidate.machine or member.ref.node_id
 
 
@@ -93,19 +90,19 @@ def may_take_part(state: RoundState, member: RoundMember) -> bool:
 
 
 def is_barred(state: RoundState, member: RoundMember) -> bool:
-    """Return whether a member may not even take part when it is needed."""
+    """Return whether a member may not take part even when too few nodes have come."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is not None and known.is_excluded) or _is_cut_off(state, member)
 
 
 def is_trusted(state: RoundState, member: RoundMember) -> bool:
-    """Return whether a round that runs may end in order to admit this member."""
+    """Return whether the active round may end in order to admit this member."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is None or not known.step) and may_take_part(state, member)
 
 
 def _is_cut_off(state: RoundState, member: RoundMember) -> bool:
-    """Return whether a member did not reach the round store of a node that may be rank 0 again."""
+    """Return whether a member failed to reach the store of a node that may be rank 0 again."""
     bad = state.bad_routes.get(member.ref.node_id)
     if bad is None or bad.hold is None:
         return False
@@ -120,7 +117,7 @@ def cut_off_nodes(state: RoundState) -> tuple[str, ...]:
 
 
 def minimum_remains(state: RoundState, without: str) -> bool:
-    """Whether the members on other machines that may take part are enough for a world. O(N)."""
+    """Return whether the members on other machines suffice for a world. O(N)."""
     workers: dict[int, int] = {}
     for member in state.members.values():
         is_here = member.state is not MemberState.LEAVING and machine_of(member) != without
@@ -137,10 +134,7 @@ def minimum_remains(state: RoundState, without: str) -> bool:
 
 
 def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
-    """Return the members that did not reach the store of a rank 0 that has gone.
-
-    They may take part now.
-    """
+    """Release the members that could not reach a rank 0 that has gone; return them."""
     if state.phase is RoundPhase.ACTIVE:
         return []
     here = (
@@ -150,7 +144,7 @@ def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
 
 
 def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
-    """Expel the nodes that failed to enrol, and remember which node may not be rank 0.
+    """Expel the nodes that failed to enrol, and note which node may not be rank 0.
 
     The round has been ended before.
     """
@@ -182,7 +176,7 @@ def forget_bad_routes(state: RoundState) -> None:
 
 
 def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: str) -> BadMachine:
-    """Begin a quarantine of this machine, twice as long as the last one."""
+    """Begin a quarantine of this machine, twice as long as its last one."""
     fitness = state.fitness
     known = fitness.machines.pop(machine, None) or BadMachine(node_id, reason, why)
     known.node_id, known.reason, known.why = node_id, reason, why
@@ -195,7 +189,7 @@ def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: s
 
 
 def length_s(state: RoundState, step: int) -> float:
-    """Return the length of a quarantine."""
+    """Return the length of a quarantine in seconds, after `step` doublings."""
     return min(state.settings.lease_s * FIRST_LEASES * 2.0 ** min(step - 1, 30), QUARANTINE_MAX_S)
 
 
@@ -216,7 +210,7 @@ def _forget_oldest(fitness: Fitness) -> None:
 def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
     """Hold back a node that did not reach the round store on this host.
 
-    Twice as long as the last time.
+    Each time is twice as long as the one before.
     """
     state.fitness.changes += 1
     before = state.bad_routes.pop(node_id, None)
@@ -229,10 +223,10 @@ def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
 
 
 def quarantine_over(state: RoundState, number: int) -> str | None:
-    """Note that the quarantine of this number has ended.
+    """End the quarantine with this number.
 
-    Returns the machine, or the id of the node with the bad route; None: it is not under way any
-    more.
+    Returns the machine, or the id of the node with the bad route; None if the quarantine has ended
+    already.
     """
     for machine, known in state.fitness.machines.items():
         if known.hold is not None and known.hold.number == number:
@@ -246,7 +240,7 @@ def quarantine_over(state: RoundState, number: int) -> str | None:
 
 
 def healthy_hour(state: RoundState, machine: str) -> None:
-    """Note that a node of this machine was in the job for an hour, and was not lost meanwhile."""
+    """Note that a node of this machine was in the job for an hour without a loss."""
     known = state.fitness.machines.get(machine)
     if known is None:
         return
@@ -259,7 +253,7 @@ def healthy_hour(state: RoundState, machine: str) -> None:
 
 
 def exclude(state: RoundState, machine: str, node_id: str) -> None:
-    """Exclude this machine from all rounds, as a person wants."""
+    """Exclude this machine from all rounds, at a person's request."""
     fitness = state.fitness
     known = fitness.machines.get(machine) or BadMachine(node_id, Why.PERSON, EXCLUDED)
     known.node_id = node_id
@@ -271,9 +265,9 @@ def exclude(state: RoundState, machine: str, node_id: str) -> None:
 
 
 def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
-    """Return whether a person trusts this machine again, and the route of this node.
+    """Trust this machine and the route of this node again, at a person's request.
 
-    Returns whether anything was known of them.
+    Returns whether either was held back.
     """
     fitness = state.fitness
     fitness.changes += 1
@@ -287,10 +281,9 @@ def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
 
 
 def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
-    """Count the loss of a participant of the round that has just ended.
+    """Count the loss of a participant of the last round, or of a helper process there.
 
-    Or of one of its processes that others need. Returns whether the job has now lost nodes more
-    often than it allows.
+    Returns whether the job has now lost nodes more often than it allows.
     """
     fitness = state.fitness
     fitness.loss_count += 1
@@ -305,10 +298,9 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
 
 
 def count_round(state: RoundState, machine: str = "") -> bool:
-    """Count that the round that has just ended has lost nodes.
+    """Count the last round as one that lost nodes; each round counts once.
 
-    Also if it had ended for another reason before. Each round counts once. Returns whether that was
-    once too often.
+    It counts even if it had ended for another reason before. Returns whether the limit is exceeded.
     """
     fitness, ended = state.fitness, state.round - 1
     if ended in state.lossy_rounds:
@@ -322,7 +314,7 @@ def count_round(state: RoundState, machine: str = "") -> bool:
 
 
 def forget_loss(state: RoundState, loss_id: str) -> None:
-    """Ten minutes have passed since."""
+    """Forget a loss after ten minutes."""
     fitness = state.fitness
     fitness.recent_losses = [loss for loss in fitness.recent_losses if str(loss.id) != loss_id]
 
@@ -337,7 +329,7 @@ def forget_lossy_round(state: RoundState, round_: int) -> None:
 
 
 def formed(state: RoundState) -> None:
-    """Note that a world was formed: its machines that are new to it are on probation."""
+    """Put the new machines of a formed world on probation."""
     fitness = state.fitness
     fitness.is_over = fitness.has_stepped = False
     here = _machines_of_world(state)
@@ -347,7 +339,7 @@ def formed(state: RoundState) -> None:
 
 
 def stepped(state: RoundState, round_: int) -> None:
-    """Workers of this round have reported a step. O(1), but for the first time in a round."""
+    """Note that workers of this round have reported a step. O(1), except the first time."""
     fitness = state.fitness
     fitness.reports_steps = True
     if not fitness.has_stepped and state.round == round_ and state.phase is RoundPhase.ACTIVE:
@@ -362,7 +354,7 @@ def minute_over(state: RoundState) -> None:
 
 
 def _pass(state: RoundState) -> None:
-    """Note that the active round, and each machine in it, has passed its probation, if it has."""
+    """End the probation of the active round and its machines, if the conditions are met."""
     fitness = state.fitness
     if fitness.is_over and (fitness.has_stepped or not fitness.reports_steps):
         fitness.passed_round = state.round
@@ -371,9 +363,9 @@ def _pass(state: RoundState) -> None:
 
 
 def taken_over(state: RoundState) -> None:
-    """Note that another coordinator has learnt from the nodes which world there is.
+    """Note that a new coordinator has learnt the present world from its nodes.
 
-    The machines that were on no probation are those of a round that has passed.
+    Machines that were not on probation are those of a round that has passed.
     """
     fitness = state.fitness
     if fitness.passed_round >= 0:
@@ -388,26 +380,28 @@ def _machines_of_world(state: RoundState) -> frozenset[str]:
 
 
 class Judgement(Struct, frozen=True):
-    """The consequences of the failure that has ended a round."""
+    """The consequences of the failure that ended a round."""
 
     charges: int
-    """How often the budget is charged: 2 when an earlier failure was spared for a machine that was
-    not at fault."""
+    """The number of charges to the budget: 2 when an earlier failure was not charged because of a
+    machine that was not at fault."""
     held: str = ""
-    """The machine that is held back for it; empty: none is."""
+    """The machine that is held back for the failure; empty: none."""
     released: str = ""
-    """The machine that was held back for a failure like it, and is released."""
+    """The machine that was held back for a similar failure and is released; empty: none."""
     text: str = ""
-    """Half a sentence about it for a person; empty: there is nothing to say."""
+    """Half a sentence about the decision, for a person; empty: there is nothing to say."""
 
 
 def judge(
     state: RoundState, failure: Failure, node_id: str, *, is_everywhere: bool = False
 ) -> Judgement:
-    """Decide whether a failure is the program's or its machine's.
+    """Decide whether a failure is caused by the program or by its machine.
 
-    `failure`: without what follows from it. `is_everywhere`: workers on another machine failed
-    alike in the same round. O(N).
+    O(N).
+
+    `failure` lacks the consequences. `is_everywhere`: workers on another machine failed in the same
+    way in the same round.
     """
     fitness, machine = state.fitness, failure.machine
     alike = [each for each in fitness.failures if each.digest == failure.digest]
@@ -445,10 +439,10 @@ def judge(
 
 
 def _held(alike: Sequence[Failure], failure: Failure, *, in_any_place: bool) -> Failure | None:
-    """Return the newest of these failures that has held a machine back.
+    """Return the newest similar failure that has held another machine back; None: there is none.
 
-    If this one has failed in the place of that machine. `in_any_place`: or elsewhere, since the
-    program is at fault.
+    It must be of the same rank, or of the same place in the world, on another machine.
+    `in_any_place`: any such failure, because the program is at fault.
     """
     for each in reversed(alike):
         is_place = failure.rank == each.rank or failure.group_rank == each.group_rank
@@ -459,7 +453,7 @@ def _held(alike: Sequence[Failure], failure: Failure, *, in_any_place: bool) -> 
 
 
 def _release(state: RoundState, machine: str) -> str:
-    """End a quarantine for failures that were the program's. Returns the node there."""
+    """End a quarantine for failures that the program caused. Returns the machine's node."""
     known = state.fitness.machines.get(machine)
     if known is None or known.reason is not Why.FAILURES:
         return ""
@@ -510,7 +504,7 @@ def why_held_back(state: RoundState, node_id: str) -> str:
 
 
 def held_text(known: BadMachine) -> str:
-    """Return how long a machine is held back, from when that began, and why."""
+    """Return how long a machine is held back, since when, and why."""
     assert known.hold is not None
     return f"node {known.node_id} is held back for {_length(known.hold)} s: {known.why}"
 
@@ -520,20 +514,20 @@ def _length(hold: Hold) -> str:
 
 
 class HeldBack(Struct, frozen=True):
-    """A machine that is held back, as a person is shown it."""
+    """A machine that is held back, for display."""
 
     node: str
     machine: str
     """The name of the machine; empty: the node id stands for it."""
     why: str
     since_s: float
-    """How long ago that began, in seconds."""
+    """The seconds since the quarantine began."""
     left_s: float | None
-    """How much longer it lasts, in seconds; None: until a person allows it."""
+    """The remaining seconds; None: until a person allows the machine."""
     may_wait: bool = False
     """The quarantine is over: the machine takes part when a round begins anyway."""
     is_here: bool = True
-    """A node of it is in the job."""
+    """Whether a node of the machine is in the job."""
 
 
 def held_back(state: RoundState) -> list[HeldBack]:

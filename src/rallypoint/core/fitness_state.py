@@ -1,6 +1,8 @@
-"""The state of the machines of one job, and the waits that follow from it. Pure data.
+"""The state of one job's machines, and the resulting timers.
 
-`fitness.py` has the essay and the decisions.
+Pure data.
+
+`fitness.py` explains the rules, and makes the decisions.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ HOUR_S = 3600.0
 
 
 class Why(StrEnum):
-    """The reason for which a machine is held back."""
+    """The reason why a machine is held back."""
 
     LOSSES = "losses"
     FAILURES = "failures"
@@ -40,24 +42,24 @@ class Hold(Struct, array_like=True):
 
 
 class BadRoute(Struct, array_like=True):
-    """A node could not reach the round store of another."""
+    """A failure of a node to reach another node's round store."""
 
     host: NodeRef
-    """Rank 0 of the last round that failed so."""
+    """The rank 0 of the last round that failed in this way."""
     failures: int
-    """In a row."""
+    """The number of such failures in a row."""
     hold: Hold | None = None
 
 
 class Loss(Struct, frozen=True, array_like=True):
-    """A participant that was lost; kept for ten minutes."""
+    """The loss of a participant, kept for ten minutes."""
 
     id: int
     machine: str
 
 
 class Failure(Struct, array_like=True):
-    """The first cause of a round's end on one machine; kept for an hour."""
+    """The first cause of a round's end, on one machine; kept for an hour."""
 
     id: int
     machine: str
@@ -65,37 +67,37 @@ class Failure(Struct, array_like=True):
     """The global rank of the worker."""
     group_rank: int
     digest: str
-    """Equal for failures that are alike (`restarts.digest`)."""
+    """A text that is equal for similar failures (`restarts.digest`)."""
     is_charged: bool
     holds: bool = False
-    """Set if this failure has held the machine back."""
+    """Whether this failure has held the machine back."""
     is_programs: bool = False
-    """Set if the program was found to be at fault."""
+    """Whether the program was found to be at fault."""
 
 
 class BadMachine(Struct, array_like=True):
     """A machine that is not trusted."""
 
     node_id: str
-    """The last node there that was lost, failed, or was excluded."""
+    """The last node of the machine that was lost, failed, or was excluded."""
     reason: Why
     why: str
-    """Half a sentence, for example `it was lost 3 times within ten minutes`."""
+    """The reason, half a sentence, for example `it was lost 3 times within ten minutes`."""
     step: int = 0
-    """How many steps its quarantine was lengthened, less the healthy hours since. At 0 a round may
-    end to admit it."""
+    """The number of doublings of its quarantine, less the healthy hours since. At 0 a round may end
+    to admit it."""
     peak: int = 0
-    """The same, less only the healthy hours in the world: the next quarantine is one step longer.
-    At 0 the machine is forgotten."""
+    """The number of doublings, less only the healthy hours in the world; the next quarantine is one
+    step longer. At 0 the machine is forgotten."""
     hours: int = 0
-    """The healthy hours so far."""
+    """The number of healthy hours so far."""
     hold: Hold | None = None
     is_excluded: bool = False
     excluded_since: float = 0.0
 
 
 class Fitness(Struct, array_like=True):
-    """All that is known of the machines of one job."""
+    """The knowledge about one job's machines."""
 
     now: float = 0.0
     """The host's time of the newest event; 0: the host has no clock."""
@@ -103,9 +105,9 @@ class Fitness(Struct, array_like=True):
     recent_losses: list[Loss] = field(default_factory=list)
     loss_count: int = 0
     holds: int = 0
-    """Numbers the quarantines."""
+    """The number of quarantines so far, from which they get their numbers."""
     changes: int = 0
-    """Counts what must be recorded before anybody hears of it."""
+    """The number of changes that must be recorded before any node is notified."""
     last_broken: str = ""
     """The round and the machine of the newest helper process that has died and was counted."""
     failures: list[Failure] = field(default_factory=list)
@@ -113,15 +115,15 @@ class Fitness(Struct, array_like=True):
     passed_round: int = -1
     """The newest round that has passed its probation; -1: none has."""
     passed_world: frozenset[str] = frozenset()
-    """The machines of that round."""
+    """The machines of the newest round that has passed its probation."""
     is_over: bool = False
     """The minute of the active round's probation is over."""
     has_stepped: bool = False
     """Workers of the active round have reported a step."""
     reports_steps: bool = False
-    """Workers of some round have."""
+    """Whether workers of any round have reported a step."""
     trial: set[str] = field(default_factory=set)
-    """Machines on probation without which an earlier round has passed."""
+    """The machines on probation without which an earlier round has passed."""
     lossy_machines: dict[int, str] = field(default_factory=dict)
     """The machine whose loss is counted for each round in `RoundState.lossy_rounds`."""
 
@@ -132,9 +134,11 @@ def timers_wanted(
     lossy_rounds: Iterable[int],
     members: Container[str],
 ) -> dict[Timer, float]:
-    """Note that the waits that the machines ask for, in seconds.
+    """Return the timers that the machines need, in seconds.
 
-    `members`: the ids of the nodes that are here. O(number of timers).
+    O(number of timers).
+
+    `members` has the ids of the nodes that are in the job.
     """
     wanted: dict[Timer, float] = {}
     for round_ in lossy_rounds:
@@ -157,19 +161,19 @@ def timers_wanted(
 
 
 def left_s(fitness: Fitness, hold: Hold) -> float:
-    """Return how much longer this quarantine lasts, in seconds."""
+    """Return the remaining seconds of this quarantine."""
     return max(hold.until - fitness.now, 0.0)
 
 
 def relative(fitness: Fitness, hold: Hold | None) -> Hold | None:
-    """Return the same in seconds from now, as a record has it."""
+    """Return the quarantine with times in seconds from now, as in a record."""
     if hold is None:
         return None
     return Hold(hold.number, min(hold.since - fitness.now, 0.0), left_s(fitness, hold))
 
 
 def begin(fitness: Fitness, bad_routes: dict[str, BadRoute], at: float) -> None:
-    """Date what a record had in seconds, when the host tells the time first."""
+    """Convert the times of a record to the host's clock, at the host's first event."""
     holds = [known.hold for known in fitness.machines.values()]
     holds += [bad.hold for bad in bad_routes.values()]
     for hold in holds:

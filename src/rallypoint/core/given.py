@@ -1,4 +1,4 @@
-"""The text of a setting before it is read, and where it came from, which an error shows."""
+"""The text of a setting before it is parsed, and its source, for errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rallypoint.errors import UsageError
 
 
 class Given(Struct, frozen=True):
-    """The text of a value, and where it came from, as a person wrote it.
+    """The text of a value, and its source.
 
-    An option, a variable of the environment, a file, or a parameter of a program's call.
+    The source is an option, an environment variable, a file, or a parameter of a library call.
     """
 
     text: str

@@ -24,43 +24,43 @@ from rallypoint.core.text import brief_seconds
 from rallypoint.core.worker_exits import WorkerExit
 
 COLLECT_S = 5.0
-"""How long the nodes may take to report what their workers do."""
+"""How long the nodes may take to report what their workers do, in seconds."""
 SILENT_SHARE = 0.5
 """A share of the hang time: a worker that reported more lately did not hang with the others."""
 LOOK_AGAIN_SHARE = 0.25
 START = "start"
-"""The phase of workers that have told no step yet."""
+"""The phase of workers that have not reported a step yet."""
 
 
 class WorkerProgress(Struct, frozen=True):
-    """How far a worker is by its own report, and for how long it has made none. Seconds."""
+    """A worker's reported progress, and the seconds since it made any."""
 
     local_rank: int
     step: int
     silent_s: float
     limit_s: float
-    """Such a silence is too long."""
+    """The silence in seconds that is too long."""
     is_timed: bool = True
-    """Whether this silence may be a hang; else how long a step takes is not known yet."""
+    """Whether this silence may be a hang; False if the duration of a step is not known yet."""
     phase: str = ""
     has_step: bool = True
     """False: it has told none, and `step` is -1."""
 
 
 class Told(Struct, frozen=True):
-    """The progress of a worker that still has to make some. Seconds."""
+    """The reported progress of a worker that has to make more. Seconds."""
 
     local_rank: int
     step: int | None
-    """None: it has told none."""
+    """The last reported step; None: it has reported none."""
     age_s: float
-    """Since it told that step, or since the workers were started."""
+    """The seconds since that report, or since the workers were started."""
     is_timed: bool
-    """How long a step takes is known."""
+    """Whether the duration of a step is known."""
     phase: str
-    """The phase as the script names it; empty: it is in none."""
+    """The phase that the script has named; empty: it is in none."""
     phase_age_s: float
-    """Since a phase of it last began or ended; infinite: none has."""
+    """The seconds since one of its phases last began or ended; infinite: there was none."""
 
 
 class WorkerPhase(Struct, frozen=True):
@@ -68,11 +68,11 @@ class WorkerPhase(Struct, frozen=True):
 
     stamp: Stamp
     until: float
-    """On the clock of the coordinator."""
+    """The end of the phase's limit, on the coordinator's clock."""
 
 
 class Behind(Struct, frozen=True, array_like=True):
-    """The one worker of a node that is behind its others, as its agent sees it."""
+    """The worker of a node that is furthest behind, as its agent sees it."""
 
     failure: WorkerExit
     """The worker; its `detail` says what it does, and not yet why."""
@@ -82,20 +82,20 @@ class Behind(Struct, frozen=True, array_like=True):
 
 
 class StepsFound(Struct, frozen=True):
-    """The steps that one node has answered with."""
+    """The steps in one node's answer."""
 
     node_id: str
     behind: Behind | None
     furthest: int
-    """The largest step of its workers; -1: none."""
+    """The largest step of the node's workers; -1: there is none."""
     known: int = 0
-    """The number of its workers whose steps are known."""
+    """The number of the node's workers whose steps are known."""
     is_waited_for: bool = False
-    """One of its workers may take longer than a step now."""
+    """Whether a worker of the node is in a phase that may take longer than a step."""
 
 
 class Inquiry(Struct):
-    """Every node of a round is asked what its workers do."""
+    """The question to every node of a round what its workers do."""
 
     number: int
     round: int
@@ -104,14 +104,14 @@ class Inquiry(Struct):
 
 
 def own_limit_s(settings: SharedSettings, phase: str) -> float | None:
-    """Return the limit of this phase; None: it has none of its own."""
+    """Return the limit of this phase; None: the phase has no limit of its own."""
     return dict(settings.hang_phases).get(phase)
 
 
 def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerProgress | None:
-    """Return the worker as it is watched; None: it may be one that never tells its steps.
+    """Return the worker's progress if it is watched; None: it may never report steps.
 
-    `in_start`: no worker of its node has told any.
+    `in_start`: no worker of its node has reported a step.
     """
     own_s, phase = own_limit_s(settings, told.phase), told.phase
     silent_s = min(told.age_s, told.phase_age_s)
@@ -127,7 +127,7 @@ def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerPr
 
 
 def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -> bool:
-    """One of these workers is within the limit of its phase, and others may wait for it."""
+    """Return whether a worker is within its phase's limit, so that others may wait for it."""
     return any(
         worker.silent_s < worker.limit_s and own_limit_s(settings, worker.phase) is not None
         for worker in workers
@@ -136,15 +136,15 @@ def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -
 
 
 def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
-    """Return the workers that have reported no progress for too long."""
+    """Return the workers whose progress is overdue."""
     return [worker for worker in workers if worker.is_timed and worker.silent_s >= worker.limit_s]
 
 
 def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> float | None:
-    """After how long a worker may have become a suspect; None: not before one reports progress.
+    """Return the seconds after which a worker may be a suspect; None: not before a report.
 
-    With limits of phases it is never longer than the shortest limit: nobody tells of a phase that
-    begins, and who looks so often finds it before its time is over.
+    With limits of phases it is never longer than the shortest limit: the beginning of a phase is
+    not reported, and a look this often finds it before its time is over.
     """
     if found := suspects(workers):
         return LOOK_AGAIN_SHARE * min(worker.limit_s for worker in found)
@@ -155,14 +155,15 @@ def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> 
 
 
 def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
-    """Return the one to report: the smallest step of those that reported nothing lately."""
+    """Return the worker to report: of those that were silent, the one with the smallest step."""
     silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * worker.limit_s]
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
-    """The node and the worker of `workers` that hang; None when all have made progress since, or
-    may wait for one of them.
+    """Return the node and the worker that hang, of `workers` workers.
+
+    Returns None if all workers have made progress since, or if they may wait for one of the others.
     """
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if any(one.known for one in found):

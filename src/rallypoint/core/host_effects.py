@@ -10,27 +10,27 @@ from rallypoint.core.job_state import JobEvent
 
 
 class SendTo(Struct, frozen=True):
-    """Send this on a connection."""
+    """Send a message on a connection."""
 
     connection: int
     message: m.ToAgent
 
 
 class HangUp(Struct, frozen=True):
-    """Close a connection, after what was sent on it."""
+    """Close a connection after the messages that were sent on it."""
 
     connection: int
 
 
 class Refuse(Struct, frozen=True):
-    """Tell the agent on this connection why it can't take part, and a person too; then hang up."""
+    """Tell the agent on this connection, and the user, why it can't take part; then close it."""
 
     connection: int
     text: str
 
 
 class Faulted(Struct, frozen=True):
-    """The job's machine has raised on this event: call `apply` with it again, later."""
+    """The job's machine has raised on this event; apply the event again later."""
 
     event: JobEvent
     error: Exception

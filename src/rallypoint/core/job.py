@@ -177,16 +177,16 @@ def heard(job: JobState, node_id: str, progress: NodeProgress | None, at: float)
 
 
 def progressed(job: JobState, named: Stamp, furthest: int) -> None:
-    """Workers have reported this step in this round; -1: none.
+    """Note the furthest step that workers have reported in this round; -1: none.
 
-    O(1), but for the first step of a round.
+    O(1), except for the first step of a round.
     """
     if furthest >= 0 and named.incarnation == job.incarnation:
         fitness.stepped(job.round, named.round)
 
 
 def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
-    """Machines that are held back for their losses since there were so many quarantines."""
+    """Return events for machines whose losses have put them into quarantine since `holds`."""
     known = job.round.fitness
     if known.holds == holds or job.verdict is not None:
         return []
@@ -200,7 +200,7 @@ def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
 
 
 def _is_of_this_life(job: JobState, report: Report) -> bool:
-    """Return whether a report about a round of another life of the job is void."""
+    """Return whether a report is about a round of this life of the job."""
     return isinstance(report, _OF_NO_ROUND) or report.stamp.incarnation == job.incarnation
 
 
@@ -304,7 +304,7 @@ def _succeeded(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """Return every wait that the state asks for, with its length in seconds."""
+    """Return every timer that the state needs, with its length in seconds."""
     if job.verdict is not None:
         return {}
     wanted = round_state.timers_wanted(job.round)
@@ -329,7 +329,7 @@ def _is_ending(job: JobState) -> bool:
 
 
 def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
-    """Return the orders for a node that may have missed some. O(1)."""
+    """Return the orders that a node may have missed. O(1)."""
     if job.verdict is not None:
         return [verdict_to(job, ref)]
     if not is_member(job, ref):
@@ -352,9 +352,9 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
 
 
 def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
-    """Return whether an agent that resumes its session may do what it claims to do.
+    """Return whether an agent that resumes its session may continue what it claims to do.
 
-    False: it is in a round that this job has never formed, or not with this node.
+    False if the agent is in a round that this job has never formed, or not with this node.
     """
     if claim.doing not in _IN_A_ROUND or job.verdict is not None:
         return True
@@ -397,7 +397,7 @@ def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobE
 
 
 def _ranked(job: JobState, ref: NodeRef, report: Failed) -> list[WorkerExit]:
-    """Return the failures of workers that this node has. Which ranks they are its world says."""
+    """Return the failures of this node's workers, with the global ranks of its world."""
     node_id = ref.node_id
     first, workers = job.assigned[node_id].base_rank, job.round.members[node_id].candidate.workers
     own = (failure for failure in report.failures if 0 <= failure.local_rank < workers)
@@ -415,8 +415,10 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
 def _hang_suspected(
     job: JobState, suspect: NodeRef, report: HangSuspected, at: float
 ) -> list[JobEffect]:
-    """Ask every node, unless that is under way, or the round is about to end anyway, or a worker
-    may take longer than others, which wait for it.
+    """Ask every node for the steps and stacks of its workers.
+
+    Asks nothing while an earlier question is open, while the round is about to end, or while a
+    worker is in a phase that may take longer than others.
     """
     state, notice, named = job.round, job.notice, report.stamp
     if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):
@@ -443,7 +445,7 @@ def _hang_suspected(
 def _stacks_collected(
     job: JobState, ref: NodeRef, report: StacksCollected, at: float
 ) -> list[JobEffect]:
-    """Note that one node has answered; when all have, one worker is blamed, or none."""
+    """Note one node's answer; when all have answered, blame one worker, or none."""
     inquiry = _inquiry(job)
     if inquiry is None or report.number != inquiry.number:
         return []
@@ -478,7 +480,7 @@ def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _inquiry(job: JobState) -> hang.Inquiry | None:
-    """Return the one that is under way, in a round that is."""
+    """Return the open question about a hang, if its round is active."""
     inquiry = job.inquiry
     return inquiry if inquiry is not None and is_active(job.round, inquiry.round) else None
 

@@ -38,11 +38,11 @@ from rallypoint.core.settings import OnJoin
 from rallypoint.core.text import named
 
 DRAIN_WINDOW_S = 3.0
-"""Drains of all nodes within this time are one stop of the job."""
+"""The seconds within which drains of all nodes count as one stop of the job."""
 
 
 def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffect]:
-    """Let a node go that was told to: ask for a checkpoint if its workers run."""
+    """Handle a node's drain: ask for a checkpoint if workers run, else let the node go."""
     node_id = ref.node_id
     member = job.round.members.get(node_id)
     if member is None or member.ref != ref or member.state is MemberState.LEAVING:
@@ -79,7 +79,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
 def _leave(
     job: JobState, leavers: tuple[Leaver, ...], at: float, *, is_said: bool
 ) -> list[JobEffect]:
-    """Let these nodes go now."""
+    """Let these nodes leave now."""
     state = job.round
     here = [x for x in leavers if is_member(job, x.ref)]
     others = len(state.members) - state.counts[MemberState.LEAVING] - len(here)
@@ -122,12 +122,12 @@ def _open_notice(
 
 
 def leave_now(job: JobState, ref: NodeRef) -> ToNode:
-    """Return the order to a node that drains to stop its workers."""
+    """Return the order to a draining node to stop its workers."""
     return ToNode(ref, LeaveNow(stamp(job)))
 
 
 def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) -> ToNode:
-    """Return the question to one node."""
+    """Return the request for a checkpoint to one node."""
     left_s = None if notice.until == inf else max(0.0, notice.until - at)
     named = stamp(job, notice.round)
     asked = CheckpointWanted(named, notice.number, notice.then.kind, notice.reason, left_s)
@@ -135,7 +135,7 @@ def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) 
 
 
 def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float) -> list[JobEffect]:
-    """Note that one node is ready."""
+    """Note that one node has answered the request."""
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:
         return []
@@ -152,9 +152,10 @@ def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float)
 
 
 def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect]:
-    """Workers that exit with 0 while a checkpoint is asked for, exit because of that (A4).
+    """Handle the success of a node whose workers were asked for a checkpoint (behaviour A4).
 
-    Only if all do while nobody has saved one since, the job has come to its end.
+    Workers that exit with 0 then may have exited because of the request. Only if all exit and no
+    worker has saved a checkpoint since, the job has ended.
     """
     notice = job.notice
     assert notice is not None
@@ -170,7 +171,7 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
 
 
 def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]:
-    """Everybody is ready, or nobody may wait any longer."""
+    """End a notice: all nodes have answered, or the time is over."""
     notice, job.notice = job.notice, None
     assert notice is not None
     text = checkpoint.how_it_went(notice, cut_short)
@@ -187,10 +188,7 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
 
 
 def time_is_over(job: JobState, at: float) -> list[JobEffect]:
-    """End the job, which has run for `--max-runtime`, after a last checkpoint.
-
-    Where workers run.
-    """
+    """End the job, whose `--max-runtime` is over, after a last checkpoint if workers run."""
     length = words.brief_seconds(job.round.settings.max_runtime_s)
     text = f"it has run for {length} s ({named.max_runtime})"
     notice = job.notice
@@ -204,7 +202,7 @@ def time_is_over(job: JobState, at: float) -> list[JobEffect]:
 
 
 def keep_notice(job: JobState, at: float) -> list[JobEffect]:
-    """End a notice with its round; open one to grow when a node waits, and only then."""
+    """End a notice together with its round; open one for growth if a node waits."""
     keep_save(job)
     notice, state = job.notice, job.round
     if job.verdict is not None:
@@ -231,7 +229,7 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
 
 
 def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> list[JobEffect]:
-    """Note that a node is gone, that may have been told to go, or that has succeeded."""
+    """Update the notice for a node that has gone, and that may have drained or succeeded."""
     ref = event.ref
     if not isinstance(event, SessionLost) or event.why in DEATHS:
         job.stopped.add(ref.incarnation)
@@ -243,9 +241,9 @@ def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> l
 
 
 def _withdraw(job: JobState, at: float) -> list[JobEffect]:
-    """Note that the notice ends and the round goes on: what was held back counts.
+    """Withdraw the notice, let the round continue, and apply the successes that were held back.
 
-    Nothing is done for a notice with which the round is going to end.
+    Does nothing if the round is about to end with the notice.
     """
     notice = job.notice
     if notice is None or not notice.may_be_withdrawn:
@@ -265,7 +263,7 @@ def _withdraw(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
-    """End the round for a checkpoint that was saved for a withdrawn notice.
+    """End the round because a checkpoint was saved for a withdrawn notice.
 
     The workers may end, or have ended, because of it.
     """
@@ -277,20 +275,20 @@ def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def is_leaver(job: JobState, ref: NodeRef) -> bool:
-    """Return whether the node has been told to go, and waits for its workers' checkpoint."""
+    """Return whether the node was told to leave, and waits for its workers' checkpoint."""
     leaver = job.notice.leavers.get(ref.node_id) if job.notice is not None else None
     return leaver is not None and leaver.ref == ref
 
 
 def is_leaving(job: JobState, ref: NodeRef) -> bool:
-    """Return whether the node has been told to go, and the job knows."""
+    """Return whether the node was told to leave, and the job knows."""
     member = job.round.members.get(ref.node_id)
     gone = member is not None and member.ref == ref and member.state is MemberState.LEAVING
     return gone or is_leaver(job, ref)
 
 
 def is_collateral(job: JobState, happened_at: float) -> bool:
-    """Return whether a worker failed because a drain has begun, of whatever node (behaviour A5)."""
+    """Return whether a worker's failure may be due to the drain of any node (behaviour A5)."""
     notice = job.notice
     if notice is None or not notice.then.leaves:
         return False
@@ -298,5 +296,5 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
-    """Note that the coordinator goes with its node."""
+    """Return the reason of a drain, with the addition that the coordinator leaves with its node."""
     return why if alone else f"node {ref}, {words.HOST_LEAVES}: {why}"

@@ -24,11 +24,11 @@ from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 
 MOST_MIN = 2
-"""Rank 0 is at fault when at least this many other nodes fail."""
+"""The least number of other nodes whose failures put rank 0 at fault."""
 
 
 def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEffect]:
-    """Note that a node has reached the store; when all have, they start."""
+    """Note that a node has reached the store; when all have, start the workers."""
     if not _is_awaited(job, ref, round_):
         return []
     state = job.round
@@ -53,7 +53,7 @@ def failed(job: JobState, ref: NodeRef, report: NotEnrolled, at: float) -> list[
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """Return how long the nodes may take to be ready, and to fail once one has failed."""
+    """Return how long the nodes may take to be ready, and to fail after a first failure."""
     state = job.round
     if job.started or state.phase is not RoundPhase.ACTIVE:
         return {}
@@ -64,7 +64,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
 
 
 def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
-    """Note that one of these waits has ended."""
+    """Handle the end of one of these waits."""
     if timer not in timers_wanted(job):
         return []
     if timer.kind is TimerKind.ENROLMENT or job.unreached:
@@ -82,7 +82,7 @@ def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
 
 
 def _is_awaited(job: JobState, ref: NodeRef, round_: int) -> bool:
-    """Return whether the node takes part in the round, which has not started."""
+    """Return whether the node takes part in the round, and the round has not started."""
     if not is_active(job.round, round_) or job.started or not is_member(job, ref):
         return False
     return job.round.members[ref.node_id].state is MemberState.RUNNING
@@ -112,7 +112,7 @@ def _judge(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _ranks_are_fixed(job: JobState) -> bool:
-    """Return whether no node can take another's place."""
+    """Return whether ranks are fixed, so that no node can replace another one."""
     world = (job.round.members[entry.node_id] for entry in job.round.world)
     return job.round.settings.static or all(x.candidate.node_rank >= 0 for x in world)
 
@@ -132,7 +132,7 @@ def _is_host_at_fault(job: JobState, host: str) -> bool:
 
 
 def _who(job: JobState, host: str) -> str:
-    """`3 of 4 other nodes (b, c, d)`, or rank 0's own."""
+    """Return the nodes that failed, as `3 of 4 other nodes (b, c, d)`, or rank 0's own."""
     failed = tuple(sorted(job.unreached.keys() - {host}))
     if not failed:
         return "that node itself"

@@ -1,9 +1,7 @@
-"""A job against machines that are not fit (behaviour A11). Pure.
+"""The effects of unfit machines on a job (behaviour A11). Pure.
 
-Newcomers prove themselves, nodes that can't start workers leave, and a failure is judged for its
-machine.
-
-`fitness.py` has the essay, and decides which machine is held back.
+Newcomers prove themselves, nodes that can't start workers leave, and each failure is attributed to
+the program or its machine. `fitness.py` explains the rules, and decides which machine is held back.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from rallypoint.core.restarts import digest
 from rallypoint.core.round_state import RoundPhase, RoundState
 
 PROBE_MAX_S = 10.0
-"""How long a newcomer tries to reach the store of the round, at most."""
+"""The longest time that a newcomer tries to reach the store of the round, in seconds."""
 
 
 def name_of(state: RoundState, node_id: str) -> str:
@@ -35,9 +33,9 @@ def name_of(state: RoundState, node_id: str) -> str:
 
 
 def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """Ask a late node to show that it can start workers and reach the store of the round that runs.
+    """Ask a late node to prove that it can start workers and reach the active round's store.
 
-    An answer to an earlier question is void then.
+    Answers to earlier questions are void then.
     """
     place = next(iter(job.assigned.values()), None)
     if job.round.phase is not RoundPhase.ACTIVE or place is None:
@@ -53,10 +51,12 @@ def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def leaving(job: JobState) -> list[tuple[str, Lacking]]:
-    """Return the nodes that leave, or have gone, since their machines lack something.
+    """Return the nodes that leave because they could not start workers.
 
-    They could not start workers. If another machine has the same want, it is the job's failure, and
-    they stay. O(N), also where all machines lack the same.
+    O(N).
+
+    Nodes that have gone for this reason are included. If another machine lacks the same resource,
+    it is the job's failure, and they stay.
     """
     machines: dict[Lacking, set[str]] = {}
     for node_id, lacking in job.lacking.items():
@@ -65,7 +65,7 @@ def leaving(job: JobState) -> list[tuple[str, Lacking]]:
 
 
 def words_of(lacking: Lacking) -> str:
-    """`fork: error 11`."""
+    """Return the shortage in words, such as `fork: error 11`."""
     return f"{lacking.stage}: error {lacking.errno}"
 
 
@@ -73,7 +73,7 @@ def words_of(lacking: Lacking) -> str:
 
 
 def judge(job: JobState, cause: Cause) -> Judgement:
-    """Decide whether the failure that has ended a round is the program's or its machine's."""
+    """Decide whether the failure that ended a round is caused by the program or its machine."""
     state, failure = job.round, cause.failure
     assert failure is not None
     state.fitness.failure_count += 1
@@ -96,7 +96,7 @@ def judge(job: JobState, cause: Cause) -> Judgement:
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """Return the minute after which a round may have passed its probation."""
+    """Return the timer of the minute after which a round may pass its probation."""
     known, round_ = job.round.fitness, job.round.round
     waits = job.started and job.round.phase is RoundPhase.ACTIVE and not known.is_over
     if not waits or known.passed_round == round_:

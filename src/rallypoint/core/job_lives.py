@@ -30,21 +30,21 @@ from rallypoint.core.model import DeadPlace, Outcome, Verdict
 from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
-"""The number of lives that are over and still remembered, of all jobs."""
+"""The most ended lives that are remembered, of all jobs."""
 EARLIER_MAX = 8
-"""The largest number of earlier numbers of one life that are known."""
+"""The most earlier numbers of one life that are known."""
 REMEMBERED_S = 24 * 3600.0
 AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
 """No clock is wrong by a century: a higher number than that has no life had."""
 JOBS_MAX = 4096
-"""The largest number of lives that a stand-alone coordinator hosts. Jobs that all agents have left
-make room."""
+"""The most lives that a stand-alone coordinator hosts. Jobs that all agents have left are removed
+first."""
 ENDED_MAX = 4
-"""The largest number of lives of one job that are hosted and over."""
+"""The most ended lives of one job that are still hosted."""
 EARLY_DEATHS_MAX = 10_000
-"""The most deaths that are remembered for jobs which this coordinator does not lead yet."""
+"""The most deaths that are remembered for jobs that this coordinator does not lead yet."""
 VERDICT_RETENTION_S = 600.0
-"""A stand-alone coordinator remembers for so long a job that all agents have left."""
+"""How long a stand-alone coordinator remembers a job that all agents have left, in seconds."""
 FORGOTTEN = Verdict(
     Outcome.INFRASTRUCTURE,
     "the job ended while this node was disconnected, and the coordinator did not keep the verdict",
@@ -53,7 +53,7 @@ FORGOTTEN = Verdict(
 
 
 class Attachment(Struct, frozen=True):
-    """Where an agent was last attached: which life of the job, at which coordinator."""
+    """The life of the job, and the coordinator, to which an agent was last attached."""
 
     incarnation: int
     epoch: int
@@ -64,31 +64,31 @@ class Life(Struct, frozen=True):
 
     incarnation: int
     verdict: Verdict | None
-    """None: it runs; or everybody has left it, and it was forgotten."""
+    """The verdict; None: the life runs, or all nodes have left it and it was forgotten."""
     has_formed: bool = True
     """Whether the life's number was given to workers."""
     is_abandoned: bool = False
-    """Whether no node takes part in it any more, and the agent that asks has other settings."""
+    """Whether no node takes part any more, and the agent that asks has other settings."""
     earlier: tuple[int, ...] = ()
-    """Numbers that it had before: agents may know it by one of them."""
+    """The earlier numbers of this life, by which agents may know it."""
 
 
 class TakePart(Struct, frozen=True):
-    """In the life that is hosted; it bears this number from now on."""
+    """Take part in the hosted life, which has this number from now on."""
 
     incarnation: int
 
 
 class BeginLife(Struct, frozen=True):
-    """A new one, with this number."""
+    """Begin a new life with this number."""
 
     incarnation: int
     unheard: int = 0
-    """The nodes of the former life that have not heard its verdict, as in `HostedLives`."""
+    """The number of nodes of the former life that have not heard its verdict."""
 
 
 class HearVerdict(Struct, frozen=True):
-    """Give an agent the verdict of a life that is not hosted any more."""
+    """Give an agent the verdict of a life that is no longer hosted."""
 
     incarnation: int
     verdict: Verdict
@@ -102,27 +102,27 @@ LifeDecision = TakePart | BeginLife | HearVerdict
 
 
 class End(Struct, frozen=True):
-    """New agents do not join the present life of this job any more."""
+    """Admit no more new agents to the present life of this job."""
 
     run_id: str
     is_held: bool
-    """Whether the life is hosted until its agents have heard how it ended."""
+    """Whether the life stays hosted until its agents have heard its verdict."""
 
 
 class DropOldest(Struct, frozen=True):
-    """Host the oldest life of this job that is over no longer."""
+    """Stop hosting the oldest ended life of this job."""
 
     run_id: str
 
 
 class FormerGone(Struct, frozen=True):
-    """No agent of a life before is here, nor may its workers run: a first round may be formed."""
+    """Let the first round form: no agent or worker of an earlier life can be left."""
 
     run_id: str
 
 
 class HearDeaths(Struct, frozen=True):
-    """No process of these places lives: that was told before this coordinator led the job."""
+    """Handle deaths of processes that were reported before this coordinator led the job."""
 
     run_id: str
     places: tuple[DeadPlace, ...]
@@ -135,7 +135,7 @@ class Forget(Struct, frozen=True):
 
 
 class NoRoom(Struct, frozen=True):
-    """No other life can be hosted: what a person is told."""
+    """Refuse an agent with this message: no other life can be hosted."""
 
     text: str
 
@@ -145,20 +145,20 @@ LivesEffect = Placed | End | DropOldest | FormerGone | Forget | HearDeaths
 
 
 class Hosted(Struct, frozen=True):
-    """The lives of one job that are hosted, as their host knows them."""
+    """The hosted lives of one job, as their host knows them."""
 
     life: Life | None = None
-    """The one that new agents join; None: there is none."""
+    """The life that new agents join; None: there is none."""
     agents: int = 0
-    """The number of its agents that are here, or may come back."""
+    """The number of its agents that are connected, or may return."""
     is_recorded: bool = True
-    """Whether none of its decisions waits for a record."""
+    """Whether all of its decisions are recorded."""
     held: int = 0
-    """The number of lives that are over."""
+    """The number of ended lives that are still hosted."""
 
 
 class Wait(Struct, frozen=True):
-    """A wait of the host."""
+    """A wait that the host keeps."""
 
     run_id: str
     is_for_nodes: bool = False
@@ -171,7 +171,7 @@ class _Remembered(Struct, frozen=True):
 
 
 class JobLives:
-    """The lives of all jobs of one coordinator. What a method returns is to be done, in order."""
+    """The lives of all jobs of one coordinator. Methods return effects to carry out, in order."""
 
     def __init__(self, epoch: int, *, is_alone: bool = False, begins_anew: bool = True) -> None:
         """`epoch`: the coordinator's own.
@@ -182,22 +182,23 @@ class JobLives:
         self._epoch, self._is_alone, self._begins_anew = epoch, is_alone, begins_anew
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
-        """The lives that are over, by run id and incarnation, the oldest first."""
+        """The ended lives by run id and incarnation, the oldest first."""
         self._unrecorded: dict[str, set[int]] = {}
-        """Lives that were over before their verdict was recorded, by run id. The first record of
-        the next life has it."""
+        """The lives that ended before their verdict was recorded, by run id. The first record of
+        the next life has the verdict."""
         self._unheard: dict[str, tuple[int, float]] = {}
-        """The number of nodes of a life that another leader has ended which may run workers yet,
-        since they have not heard of its end, by run id; and the seconds until they don't."""
+        """The nodes of a life ended by another leader that have not heard of the end, so that
+        workers may run there: their number by run id, and the seconds until they have stopped."""
         self._early_deaths: dict[tuple[str, DeadPlace], None] = {}
-        """Deaths that were told for jobs which it does not lead yet, each with its run id."""
+        """Reported deaths for jobs that this coordinator does not lead yet, each with its run
+        id."""
         self._deserted: dict[str, float] = {}
-        """The jobs that all agents have left, by run id, the longest ago first; and the seconds
+        """The jobs that all agents have left, by run id, the longest ago first, with the seconds
         until each is forgotten."""
 
     @property
     def waits(self) -> dict[Wait, float]:
-        """The waits that the host keeps, in seconds. One that runs already runs on."""
+        """The waits that the host keeps, in seconds. A wait that runs already continues."""
         waits = {Wait(run_id): wait_s for run_id, wait_s in self._deserted.items()}
         return waits | {Wait(run_id, True): wait_s for run_id, (_, wait_s) in self._unheard.items()}
 
@@ -211,9 +212,9 @@ class JobLives:
         *,
         differs: bool = False,
     ) -> list[LivesEffect]:
-        """Note an agent that no life knows.
+        """Decide where an agent belongs that no life knows; the decision is the last effect.
 
-        `differs`: with other settings than the present life. Where it belongs is the last effect.
+        `differs`: its settings are not those of the present life.
         """
         life = hosted.life
         if life is not None and not self._begins_anew:
@@ -230,7 +231,7 @@ class JobLives:
         return [ComeAgain() if is_early else place]
 
     def forgotten(self, run_id: str, hosted: Hosted, now: float) -> list[LivesEffect]:
-        """Return the present life of this job, if there is one, is over."""
+        """End the present life of this job, if there is one."""
         if (life := hosted.life) is None:
             return []
         self._deserted.pop(run_id, None)
@@ -241,11 +242,11 @@ class JobLives:
         return [End(run_id, hosted.agents > 0), *held]
 
     def held(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """Note how many lives of this job are hosted that are over."""
+        """Limit the number of hosted lives of this job that have ended."""
         return [DropOldest(run_id)] if lives > ENDED_MAX else []
 
     def room(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """Another life of this job is to be hosted beside so many lives."""
+        """Make room for another life of this job, beside `lives` hosted ones."""
         if lives < JOBS_MAX:
             return []
         text = f"this coordinator hosts {JOBS_MAX} jobs already: start another one for {run_id!r}"
@@ -254,7 +255,7 @@ class JobLives:
     def used(self, run_id: str, agents: int, *, is_wanted: bool = True) -> list[LivesEffect]:
         """Note how many agents take part in the present life of this job.
 
-        `is_wanted`: somebody may still ask here how it ended when no agent does.
+        `is_wanted`: a person may still ask here how it ended when no agent does.
         """
         if agents:
             self._deserted.pop(run_id, None)
@@ -263,7 +264,7 @@ class JobLives:
         return []
 
     def died_early(self, run_id: str, place: DeadPlace) -> None:
-        """No process of this place lives. This coordinator does not lead the job yet."""
+        """Note the death of a place's processes, for a job that is not led here yet."""
         self._early_deaths[run_id, place] = None
         if len(self._early_deaths) > EARLY_DEATHS_MAX:
             del self._early_deaths[next(iter(self._early_deaths))]
@@ -271,7 +272,7 @@ class JobLives:
     def taken_over(self, run_id: str, unheard: int, wait_s: float) -> list[LivesEffect]:
         """Note that this coordinator leads the job now, and has continued it.
 
-        So many nodes of the life before may run workers for so many seconds.
+        `unheard` nodes of an earlier life may still run workers for `wait_s` seconds.
         """
         if unheard:
             self._unheard[run_id] = unheard, wait_s
@@ -281,13 +282,13 @@ class JobLives:
         return [HearDeaths(run_id, told)] if told else []
 
     def deposed(self, run_id: str) -> list[LivesEffect]:
-        """No life of this job is hosted any more: another coordinator leads it."""
+        """Stop hosting this job, because another coordinator leads it."""
         self._deserted.pop(run_id, None)
         self._unheard.pop(run_id, None)
         return []
 
     def wait_ended(self, wait: Wait, held: int) -> list[LivesEffect]:
-        """Note that one of `waits` is over; `held`: as in `Hosted`."""
+        """Handle the end of one of `waits`; `held` as in `Hosted`."""
         if wait.is_for_nodes:
             del self._unheard[wait.run_id]
             return self.gone(wait.run_id, held)
@@ -295,19 +296,19 @@ class JobLives:
         return [Forget(wait.run_id)]
 
     def gone(self, run_id: str, held: int) -> list[LivesEffect]:
-        """Note how many lives of this job are held after one of them has lost its last agent."""
+        """Note that a life has lost its last agent; `held` lives of this job are still hosted."""
         return [] if held or run_id in self._unheard else [FormerGone(run_id)]
 
     def __len__(self) -> int:
         return len(self._over)
 
     def first(self, wall_ms: int) -> int:
-        """Return the number of the first life of a job of which nobody knows anything."""
+        """Return the number of the first life of an unknown job."""
         self._newest = max(wall_ms, self._newest + 1)
         return self._newest
 
     def over(self, run_id: str, life: Life, now: float) -> None:
-        """Note that the life is hosted no more."""
+        """Note that the life is no longer hosted."""
         for number in (*life.earlier, life.incarnation):
             self._over.pop((run_id, number), None)
             self._over[run_id, number] = _Remembered(replace(life, incarnation=number), now)
@@ -316,7 +317,7 @@ class JobLives:
     def place(
         self, run_id: str, known: Attachment | None, hosted: Life | None, now: float, wall_ms: int
     ) -> LifeDecision:
-        """Return where an agent belongs that has no session. `known` is None for a fresh one."""
+        """Return where an agent without a session belongs. `known` is None for a fresh agent."""
         self._forget_old(now)
         if known is not None and (place := self._after_absence(run_id, known, hosted)) is not None:
             return place
@@ -331,9 +332,9 @@ class JobLives:
         return self.renumber(run_id, known, hosted, now)
 
     def renumber(self, run_id: str, known: Attachment | None, hosted: Life, now: float) -> TakePart:
-        """Take part in the life that is hosted, under a higher number if this agent knows of one.
+        """Take part in the hosted life, with a higher number if this agent knows of one.
 
-        A life that has formed a round keeps its number: its workers were told.
+        A life that has formed a round keeps its number, which its workers have.
         """
         number = hosted.incarnation
         if known is None or known.incarnation < number:
@@ -351,7 +352,7 @@ class JobLives:
     ) -> TakePart | HearVerdict | None:
         """Return the verdict for an agent that took part before.
 
-        None: its life continues, or is not known.
+        None: its life continues, or is unknown.
         """
         is_hosted = hosted is not None and hosted.incarnation == known.incarnation
         found = None if is_hosted else self._over.get((run_id, known.incarnation))

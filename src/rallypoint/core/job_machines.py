@@ -22,7 +22,7 @@ from rallypoint.core.round_state import MemberState, RoundState
 
 
 def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """Return the same for a node that may have missed the question."""
+    """Return the question again for a node that may have missed it."""
     member = job.round.members.get(ref.node_id)
     if member is None or member.is_proven or not is_member(job, ref):
         return []
@@ -30,7 +30,7 @@ def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def proved(job: JobState, ref: NodeRef, report: Proved, at: float) -> list[JobEffect]:
-    """Note that a late node has answered. One that is not fit leaves by itself."""
+    """Note the answer of a late node. A node that is not fit leaves by itself."""
     if job.proving.get(ref.node_id) != report.number or not is_member(job, ref):
         return []
     del job.proving[ref.node_id]
@@ -47,9 +47,9 @@ def proved(job: JobState, ref: NodeRef, report: Proved, at: float) -> list[JobEf
 
 
 def exclude(job: JobState, node_id: str, at: float) -> list[JobEffect]:
-    """Exclude the machine of this node from all rounds, as a person wants.
+    """Exclude the machine of this node from all rounds, at a person's request.
 
-    Nodes there that take part are asked to leave.
+    Its nodes that take part are asked to leave.
     """
     machine = name_of(job.round, node_id)
     fitness.exclude(job.round, machine, node_id)
@@ -73,7 +73,7 @@ def drain_excluded(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
-    """Return a person trusts the machine of this node again."""
+    """Trust the machine of this node again, at a person's request."""
     machine = held_machine(job.round, node_id)
     if not fitness.allow(job.round, machine, node_id):
         return []
@@ -86,10 +86,7 @@ def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
 
 
 def held_machine(state: RoundState, name: str) -> str:
-    """Return the machine that a person means by the id of a node, or by its own name.
-
-    The node may be gone.
-    """
+    """Return the machine that is named by a node id, even of a lost node, or by its own name."""
     machines = state.fitness.machines
     if name in state.members or name in machines:
         return name if name in machines else machine_of(state.members[name])

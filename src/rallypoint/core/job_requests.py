@@ -34,7 +34,8 @@ CANCELLED = "a person cancelled it (rallypoint cancel)"
 RESTARTED = "a person asked for a restart (rallypoint restart)"
 WANTED = "a person asks for a checkpoint (rallypoint checkpoint)"
 UNATTENDED_MAX = 1000
-"""For so many nodes people who have hung up are remembered, while it is not known what runs."""
+"""The most nodes for which requests of disconnected people are kept while the job's nodes are
+unknown."""
 AGAIN = "try again when rallypoint status shows that it runs"
 _SIGINT = 2
 _OF_WORKERS = (
@@ -45,37 +46,37 @@ _OF_MACHINES = (Subject.EXCLUDE, Subject.ALLOW)
 
 
 class Request(Struct, frozen=True):
-    """A request of a person, and the state of the job when it was made."""
+    """A request of a person, and the state of the job at the time."""
 
     subject: Subject
     node: str
-    """The node that is to be excluded or allowed."""
+    """The node to exclude or to allow."""
     round: int
-    """The round that was active."""
+    """The active round at the time."""
     notices: int
-    """Checkpoints that were asked for before have smaller numbers, or this one."""
+    """The number of the last checkpoint request before this one."""
     was_lost: bool = False
-    """The request was made before, and its answer was lost."""
+    """Whether the request repeats one whose answer was lost."""
 
 
 class Requests(Struct):
-    """The requests about one job that are not done yet."""
+    """The open requests about one job."""
 
     waiting: dict[int, Request] = field(default_factory=dict)
     """The waiting requests, by the connections of the people."""
 
 
 class Requested(Struct, frozen=True):
-    """A person wants this, and waits on this connection."""
+    """A person, who waits on this connection, makes this request."""
 
     connection: int
     question: Ask
     waits_for: str
     """The reason why a job has no workers yet, in words."""
     is_ending: bool
-    """The job has a verdict, of which nobody may know yet: that will be the answer."""
+    """Whether the job has a verdict that is not published yet, and that will be the answer."""
     older_node: str
-    """A node that runs a version without checkpoint requests; empty: none does."""
+    """A node whose version has no checkpoint requests; empty: there is none."""
 
 
 class AllRecorded(Struct, frozen=True):
@@ -83,20 +84,20 @@ class AllRecorded(Struct, frozen=True):
 
 
 class HungUp(Struct, frozen=True):
-    """A connection has ended, perhaps that of a person who waits."""
+    """A connection has ended, perhaps that of a waiting person."""
 
     connection: int
 
 
 class Decline(Struct, frozen=True):
-    """Tell the person on this connection why it can't be done, and hang up."""
+    """Tell the person on this connection why the request is refused, and close it."""
 
     connection: int
     text: str
 
 
 class Tell(Struct, frozen=True):
-    """Tell the person on this connection what has come of it. Nothing follows."""
+    """Send the result to the person on this connection; it is the last answer."""
 
     connection: int
     said: Said
@@ -107,7 +108,7 @@ RequestEffect = PersonWants | Decline | Tell
 
 
 def step(state: Requests, event: RequestEvent, job: JobState) -> list[RequestEffect]:
-    """Apply one event, and return what is to be done. `PersonWants` is for the job's machine."""
+    """Apply one event, and return the effects. `PersonWants` is for the job's machine."""
     match event:
         case Requested(connection, question):
             if (begun := _begun(job, question)) is not None:
@@ -130,10 +131,9 @@ def step(state: Requests, event: RequestEvent, job: JobState) -> list[RequestEff
 
 
 def unknown(question: Ask, waits_for: str) -> str:
-    """Return why this question about workers can't be answered just after a takeover.
+    """Return why this question can't be answered just after a takeover; empty: it can.
 
-    The coordinator does not know yet what runs; empty: it can. An answer that is followed waits for
-    that.
+    The coordinator does not know yet which workers run. A question with `follow` waits for that.
     """
     if question.follow or question.subject not in _OF_WORKERS:
         return ""
@@ -154,10 +154,10 @@ def _why_not(job: JobState, event: Requested) -> str:
 
 
 def _begun(job: JobState, question: Ask) -> Request | None:
-    """Return the request that was begun before, if this one repeats it.
+    """Return the earlier request that this one repeats; None: there is none.
 
-    Its round has ended, workers save a checkpoint just now, or the job has ended. None: do what is
-    asked.
+    An earlier request has begun if its round has ended, workers are saving a checkpoint, or the job
+    has ended.
     """
     asked_in, subject = question.asked_in, question.subject
     if asked_in is None:
@@ -202,7 +202,10 @@ def _outcome(wanted: Request, job: JobState) -> Said | None:
 
 
 class DrainRequest(Struct, frozen=True):
-    """A person wants this node to leave, and waits on this connection. None: not any more."""
+    """A request that this node leaves.
+
+    `connection` is that of the waiting person; None: the person is gone.
+    """
 
     connection: int | None
     node_id: str
@@ -215,18 +218,18 @@ class DrainRequest(Struct, frozen=True):
 
 
 class Drains:
-    """The people who wait until a node has left, and the drains of nodes that are not known yet."""
+    """The people who wait until a node has left, and the drains of unknown nodes."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, str] = {}
-        """The incarnations of the agents that people wait for, by their connections."""
+        """The incarnations of the agents that are leaving, by the connections of waiting people."""
         self._kept: dict[int, DrainRequest] = {}
-        """The requests for nodes that are not known yet, by the connections of the people."""
+        """The requests for unknown nodes, by the connections of waiting people."""
         self._unattended: dict[str, DrainRequest] = {}
-        """The requests of people who hung up meanwhile, by the ids of the nodes."""
+        """The requests of people who have disconnected, by node id."""
 
     def wait(self, drain: DrainRequest, incarnation: str) -> None:
-        """Until this agent is gone."""
+        """Keep the request until this agent is gone."""
         for person in drain.people:
             self._waiting[person] = incarnation
 
@@ -238,19 +241,19 @@ class Drains:
         return found
 
     def keep(self, drain: DrainRequest) -> None:
-        """Until it is known which nodes there are."""
+        """Keep the request until the job's nodes are known."""
         for person in drain.people:
             self._kept[person] = drain
 
     def take(self, is_known: Callable[[str], bool]) -> list[DrainRequest]:
-        """Return the kept requests for nodes that are known by now."""
+        """Return the kept requests for nodes that are known now."""
         people = [number for number, drain in self._kept.items() if is_known(drain.node_id)]
         nodes = [node_id for node_id in self._unattended if is_known(node_id)]
         found = [self._kept.pop(number) for number in people]
         return found + [self._unattended.pop(node_id) for node_id in nodes]
 
     def hung_up(self, connection: int) -> None:
-        """Note that this person waits no more. The node leaves all the same."""
+        """Note that this person waits no more. The node leaves nevertheless."""
         self._waiting.pop(connection, None)
         drain = self._kept.pop(connection, None)
         if drain is not None and len(self._unattended) < UNATTENDED_MAX:
@@ -260,9 +263,9 @@ class Drains:
 def no_such_node(
     node_id: str, known: Iterable[str], verdict: Verdict | None, gone: str
 ) -> DrainAnswer:
-    """Return the answer to a person that names the nodes that there are instead.
+    """Return the answer for an unknown node, which names the nodes of the job.
 
-    `gone`: as there.
+    `gone` is as in `DrainAnswer`.
     """
     found = names(tuple(sorted(known)))
     ended = f"the job has ended: {verdict.text}" if verdict else ""
@@ -272,7 +275,7 @@ def no_such_node(
 
 
 def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:
-    """Return the answer to a person who asks a node that is here to leave. `leaves`: already."""
+    """Return the answer about a node that was asked to leave. `leaves`: it is leaving already."""
     if leaves:
         return f"node {ref} is leaving already"
     if is_here:
@@ -281,7 +284,10 @@ def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:
 
 
 def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") -> str:
-    """Why this can't be done now; empty: it can. `waits_for`: what a job without workers does."""
+    """Return why this request is refused now; empty: it is not.
+
+    `waits_for` is what a job without workers waits for.
+    """
     if job.verdict is not None:
         return f"the job has ended: {job.verdict.text}"
     if subject is Subject.CANCEL or subject in _OF_MACHINES:
@@ -294,9 +300,9 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
 
 
 def of_other_life(job: JobState, request: Ask) -> str:
-    """Return why a request that was made before is not done.
+    """Return why a repeated request is refused; empty: it is not.
 
-    Empty: this is still the same life of the job, perhaps with another number since a takeover.
+    It is refused in another life of the job. A life may have another number since a takeover.
     """
     if request.asked_in is None or request.incarnation in job.numbers:
         return ""
@@ -320,7 +326,7 @@ def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
 
 
 def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:
-    """Do it, unless it can't be done."""
+    """Carry out a person's request, unless it is refused."""
     if refusal(job, event.subject):
         return []
     match event.subject:
@@ -363,7 +369,7 @@ def _order(job: JobState, save: Save, ref: NodeRef) -> ToNode:
 
 
 def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:
-    """Note that a node has answered, perhaps to what a person asked for."""
+    """Note that a node has answered, perhaps to a person's request."""
     save = job.save
     if save is None or (save.round, save.number) != (answer.stamp.round, answer.number):
         return []
@@ -379,7 +385,7 @@ def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEf
 
 
 def keep_save(job: JobState) -> None:
-    """Keep the wait for a checkpoint until its round ends, or another one is asked for."""
+    """Keep the wait for a checkpoint until its round ends, or another one is requested."""
     save = job.save
     if save is None or save.is_over:
         return

@@ -1,4 +1,4 @@
-"""How a job's rounds begin and end: the world that is formed, and the judgement of its end."""
+"""The beginning and the end of a job's rounds: the world that is formed, and the judgement."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ QUOTES = len('"",')
 
 
 def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
-    """Give the round machine an event, and do what it asks for."""
+    """Pass an event to the round machine, and carry out its effects."""
     was_here = isinstance(event, NodeJoined) and is_member(job, event.ref)
     asked = step_round(job.round, event)
     effects: list[JobEffect] = []
@@ -75,7 +75,7 @@ def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
 
 
 def is_member(job: JobState, ref: NodeRef) -> bool:
-    """Return whether this very incarnation takes part."""
+    """Return whether this incarnation of the node takes part."""
     member = job.round.members.get(ref.node_id)
     return member is not None and member.ref == ref
 
@@ -124,7 +124,7 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
 
 
 def former_life_gone(job: JobState, at: float) -> list[JobEffect]:
-    """Note that the first round may be formed. What is held for another reason stays so."""
+    """Allow the first round to form, unless it is held for another reason."""
     if not job.former:
         return []
     job.former = 0
@@ -166,7 +166,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
 def _assignments(
     formed: FormWorld, restart_count: int, why: str, after: EndKind | None
 ) -> dict[str, Assignment]:
-    """Return one assignment per node id. O(N) together, O(1) each."""
+    """Return the assignment of each node, by node id. O(N) together, O(1) each."""
     world = formed.world
     master = world[0].candidate
     world_size = sum(node.candidate.workers for node in world)
@@ -194,7 +194,7 @@ def _assignments(
 def _told_of_each_other(
     assigned: dict[str, Assignment], formed: FormWorld
 ) -> dict[str, Assignment]:
-    """Return the same with the address of each worker. O(N) each."""
+    """Return the assignments with the address of each worker. O(N) each."""
     addresses = tuple(
         str(Endpoint(node.candidate.address, port))
         for node in formed.world
@@ -209,7 +209,7 @@ def _told_of_each_other(
 
 
 def stop_order(job: JobState, round_: int, reason: EndReason) -> StopNow:
-    """Return the order that ends this round on a node."""
+    """Return the order to a node to end this round."""
     return StopNow(stamp(job, round_), reason)
 
 
@@ -253,10 +253,10 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def presumed_cause(job: JobState) -> Cause | None:
-    """Return the first cause of the end of a round that has not been judged yet.
+    """Return the presumed first cause of a round's end that has not been judged yet.
 
-    As far as it is known: its nodes may still stop their workers. None: no round is ending, or
-    neither a worker nor a node is to blame.
+    Its nodes may still stop their workers. None: no round is ending, or neither a worker nor a node
+    is to blame.
     """
     if job.end_reason is None or job.judged_round == job.round.round or job.verdict is not None:
         return None
@@ -311,7 +311,7 @@ def _judge_without_failure(
 def _judge_failure(
     job: JobState, round_: int, cause: Cause, reach: restarts.StepReach, at: float
 ) -> list[JobEffect]:
-    """Note that a worker is to blame: charge the budget, unless the machine alone is at fault."""
+    """Charge a worker's failure to the restart budget, unless its machine alone is at fault."""
     assert job.end_reason is not None
     assert cause.failure is not None
     blame, said = causes.describe(cause), job.end_reason.text
@@ -356,10 +356,7 @@ def _released(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def _send_away(job: JobState, at: float) -> list[JobEffect]:
-    """Send away nodes that could not start workers for want of something on their machines.
-
-    As long as the minimum remains without them.
-    """
+    """Send nodes away whose machines lack a resource for workers, if the minimum remains."""
     effects: list[JobEffect] = []
     for node_id, lacking in job_fitness.leaving(job):
         machine = job_fitness.name_of(job.round, node_id)
@@ -386,7 +383,7 @@ def _note_judgement(job: JobState, round_: int, text: str) -> None:
 
 
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
-    """Return the sentence that names the missing nodes and the time that was waited."""
+    """Return the sentence that names the missing nodes and the length of the wait."""
     waited = f"waited {settings.join_timeout_s:g} s for {words.count(settings.min_nodes, 'node')}"
     if len(timeout.joined) >= settings.min_nodes:
         waited += (
@@ -411,7 +408,7 @@ def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> st
 
 
 def _too_many_lost(rounds: int, settings: SharedSettings) -> str:
-    """Return the job only burns its nodes."""
+    """Return why a job ends that loses nodes too often."""
     limit = settings.max_node_losses_per_hour
     ended = f"{words.count(rounds, 'round')} ended within an hour"
     why = "by the loss of nodes or of Rallypoint's own processes"

@@ -1,6 +1,6 @@
-"""The state of one job, its events, and the way it is closed.
+"""The state of one job, its events, and its verdict.
 
-`job.py` has the essay and the decisions.
+`job.py` explains the rules, and makes the decisions.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ class FormerLifeGone(Struct, frozen=True):
 
 
 class PlacesDead(Struct, frozen=True):
-    """No process of these places lives, as guards or later agents on their machines say."""
+    """No process of these places lives, as guards or later agents on their machines report."""
 
     places: tuple[DeadPlace, ...]
 
 
 class RoundIsOver(Struct, frozen=True):
-    """The rendezvous handler that has formed this job's world says that another one is due."""
+    """The rendezvous handler that formed this job's world reports that its round is over."""
 
     reason: EndReason
 
 
 class PersonWants(Struct, frozen=True):
-    """A person wants this of the job: one of the subjects that are no questions."""
+    """A person makes this request: one of the subjects that change the job."""
 
     subject: Subject
     node: str = ""
-    """The node that is to be excluded or allowed."""
+    """The node to exclude or to allow."""
 
 
 JobEvent = (
@@ -89,43 +89,42 @@ JobEffect = ToNode | RefuseNode | Record
 
 
 class JobState(Struct):
-    """All that is known of one job. Only `step` changes it."""
+    """The state of one job. Only `step` changes it."""
 
     round: RoundState
     incarnation: int = 1
     """The number of this life of the job. It may change before the first round, and with the first
-    one after a takeover at which nodes of the newest round were missing."""
+    round after a takeover in which nodes of the newest round were missing."""
     earlier_numbers: tuple[int, ...] = ()
-    """The last ones that this life had before, the newest at the end."""
+    """The last earlier numbers of this life, the newest at the end."""
     origin: int = 0
-    """The first number of this life; 0: it had no other one."""
+    """The first number of this life; 0: the number has not changed."""
     next_incarnation: int = 0
-    """The number that the job has from the next round on; 0: it keeps its number."""
+    """The job's number from the next round on; 0: it does not change."""
     ledger: restarts.Ledger = field(default_factory=restarts.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None
-    """The part of the job's history that the next coordinator continues; its host changes it."""
+    """The part of the job's history that the next coordinator continues; the host updates it."""
     furthest_step: int = -1
-    """The largest that workers have reported, in this life of the job; -1: none was."""
+    """The largest step that workers have reported in this life of the job; -1: none."""
     started_at: float | None = None
     """When the workers of the newest round started; None: they did not, or another coordinator led
     then, whose clock was not this one."""
     ran_s: float = 0.0
-    """How long the job had run, since its first workers started, when another coordinator took it
-    over; kept for `--max-runtime`."""
+    """The seconds that the job had run, since its first workers started, when another coordinator
+    took it over; for `--max-runtime`."""
     ran_since: float | None = None
-    """The time on this coordinator's clock from which it counts; None: no workers have started
-    yet."""
+    """The start of the runtime on this coordinator's clock; None: no workers have started yet."""
     reports: list[causes.NodeFailure] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
     store_lost: NodeLoss | None = None
-    """The loss of the node of rank 0 after its success: the store of the round has gone with it,
-    and later failures of workers of other nodes are a consequence."""
+    """The loss of the node of rank 0 after its success. The round's store was lost with it, so
+    later failures of other nodes' workers are a consequence."""
     breakdown: causes.Breakdown | None = None
     end_reason: EndReason | None = None
-    """The reason why the newest round ended, once it has."""
+    """The reason why the newest round ended; None: it has not."""
     last_end: EndReason | None = None
-    """The end of the round before the newest one."""
+    """The reason why the round before the newest one ended."""
     ended_at: float = 0.0
     judged_round: int = 0
     """The forming round whose predecessor has been judged."""
@@ -134,82 +133,80 @@ class JobState(Struct):
     world_workers: int = 0
     enrolled: set[str] = field(default_factory=set)
     lacking: dict[str, Lacking] = field(default_factory=dict)
-    """Nodes that could start no worker of the newest round for want of something on their
-    machines."""
+    """The nodes that could start no worker of the newest round, with the lacking resource."""
     proving: dict[str, int] = field(default_factory=dict)
-    """Late nodes that were asked to prove themselves, each with the number of the question."""
+    """The late nodes that were asked to prove themselves, with the number of the question."""
     proofs: int = 0
     unreached: dict[str, str] = field(default_factory=dict)
     """Nodes that could not reach the store of rank 0, each with the reason."""
     started: bool = False
     told_to_go: dict[str, float] = field(default_factory=dict)
-    """When each node was told to go, since the newest world was formed."""
+    """When each node was told to leave, since the newest world was formed."""
     farewells: dict[str, str] = field(default_factory=dict)
     """The fate of the last checkpoint before each of these nodes leaves, in words."""
     drained: set[str] = field(default_factory=set)
     drain_began_at: float = 0.0
     drain_world: frozenset[str] = frozenset()
     succeeded_at: dict[str, float] = field(default_factory=dict)
-    """When each node said that its workers had ended well."""
+    """When each node reported that its workers had ended well."""
     stopped: set[str] = field(default_factory=set)
-    """The incarnations of nodes of the newest world that are gone, and whose workers have surely
-    ended: they have said so, or their guards have."""
+    """The incarnations of lost nodes of the newest world whose workers have certainly ended,
+    according to the nodes or their guards."""
     notice: SaveNotice | None = None
     notices: int = 0
     withdrawn: int = 0
     """The number of the last notice of this round that was withdrawn."""
     save: Save | None = None
-    """The newest checkpoint that a person has asked for in this round, and how that went."""
+    """The newest checkpoint that a person has requested in this round, and its outcome."""
     inquiry: Inquiry | None = None
     inquiries: int = 0
     phases: dict[str, WorkerPhase] = field(default_factory=dict)
-    """The workers that others may wait for, by node."""
+    """The workers in a phase for which other workers may wait, by node."""
     no_progress: str = ""
-    """How often the same has happened, if the job ends because of that."""
+    """How often the same failure has repeated, if the job ends because of that."""
     verdict: Verdict | None = None
     own_agent: str = ""
-    """The incarnation of the agent that the coordinator lives in, if any."""
+    """The incarnation of the agent that hosts the coordinator, if any."""
     last_cause: Cause | None = None
-    """The cause of the end of the round that was judged last, if a worker or a node was to
-    blame."""
+    """The cause of the last judged round's end, if a worker or a node was to blame."""
     turns: deque[RoundTurn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
-    """Facts about its rounds that its history has not taken from here yet."""
+    """Facts about rounds that the history has not taken yet."""
     former: int = 0
-    """The number of agents of the former life that are still here: no round is formed beside their
-    workers."""
+    """The number of agents of the former life that are still connected: no round is formed beside
+    their workers."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers by which this life is or was called, the newest first."""
+        """The present and the earlier numbers of this life, the newest first."""
         return self.incarnation, *reversed(self.earlier_numbers)
 
 
 def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> JobState:
-    """Return a job that nobody has joined yet. `former`: see there; ended by `FormerLifeGone`."""
+    """Return the state of a job without nodes. `former` is as in `JobState`."""
     return JobState(RoundState(settings, held=former > 0), incarnation, former=former)
 
 
 def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) -> JobState:
-    """Return a job of which nothing is left but its verdict."""
+    """Return the state of an ended job, of which only the verdict is left."""
     return JobState(RoundState(settings, RoundPhase.CLOSED), incarnation, verdict=verdict)
 
 
 def renumber(job: JobState, incarnation: int) -> None:
-    """Give this life another number. No worker runs that was told the one before."""
+    """Give this life another number; no running worker knows the present one."""
     job.origin = job.origin or job.incarnation
     job.earlier_numbers = (*job.earlier_numbers, job.incarnation)[-EARLIER_MAX:]
     job.incarnation, job.next_incarnation = incarnation, 0
 
 
 def stamp(job: JobState, round_: int | None = None) -> Stamp:
-    """Return the name of this round; by default of the present one."""
+    """Return the stamp of this round, by default of the present one."""
     return Stamp(job.incarnation, job.round.round if round_ is None else round_)
 
 
 def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
-    """No process of these places lives.
+    """Note that no process of these places lives, for a coordinator that takes over.
 
-    A coordinator that takes over is to know that. What runs of a member its own session tells.
+    A member's own session reports what runs there.
     """
     state = job.round
     newest = state.round if state.phase is RoundPhase.ACTIVE else state.round - 1
@@ -223,12 +220,12 @@ def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
 
 
 def note_step(job: JobState, step: int) -> None:
-    """Workers have reached this step; -1: they have reported none."""
+    """Note the step that workers have reached; -1: they have reported none."""
     job.furthest_step = max(job.furthest_step, step)
 
 
 def note_loss(job: JobState, member: RoundMember, loss: NodeLoss) -> None:
-    """Note that a member is lost."""
+    """Note the loss of a member."""
     if member.state not in (MemberState.RUNNING, MemberState.STOPPING):
         return
     if not member.succeeded:
@@ -244,10 +241,7 @@ def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
 
 
 def status(job: JobState, node_id: str = "") -> JobStatus:
-    """Return the status that a person at this node is shown while waiting.
-
-    O(1), but for a node that is held back.
-    """
+    """Return the status for a person at this node who waits. O(1), except for a node held back."""
     state = job.round
     active = state.phase is RoundPhase.ACTIVE
     return JobStatus(
@@ -265,16 +259,16 @@ def status(job: JobState, node_id: str = "") -> JobStatus:
 
 
 def workers_started(job: JobState, at: float) -> None:
-    """Note that the workers of the newest round start now, perhaps the first ones of the job."""
+    """Note that the workers of the newest round start now, perhaps the job's first ones."""
     job.started_at = at
     if job.ran_since is None:
         job.ran_since = at
 
 
 def time_run_s(job: JobState, at: float) -> float:
-    """Return how long the job has run since its first workers started, in seconds.
+    """Return the seconds since the job's first workers started; 0: none have.
 
-    Also under earlier coordinators; 0: no workers have started.
+    Earlier coordinators' time is included.
     """
     return job.ran_s + (0.0 if job.ran_since is None else max(at - job.ran_since, 0.0))
 
@@ -282,7 +276,7 @@ def time_run_s(job: JobState, at: float) -> float:
 def close(
     job: JobState, outcome: Outcome, text: str, signal: int = 0, *, cause: bool = False
 ) -> list[JobEffect]:
-    """Give the verdict, to everyone, once."""
+    """Give the verdict to all nodes, once."""
     state = job.round
     found = None
     if cause:

@@ -1,8 +1,8 @@
-"""The reader of JSON that comes from elsewhere: answers of servers, files that others can write.
+"""A reader of JSON from elsewhere: answers of servers, files that others can write.
 
-The sender may be hostile or broken. Whatever the bytes are, a reader gets a value or one error,
+The sender may be hostile or broken. Whatever the bytes are, a caller gets a value or one error,
 `UnreadableJsonError`. The bytes are limited in size, in depth and in the number of their values.
-Numbers are finite, and integers have 64 bits. Text is UTF-8 without halves of surrogate pairs.
+Numbers are finite, and integers have 64 bits. Text is UTF-8 without unpaired surrogates.
 """
 
 from __future__ import annotations
@@ -73,10 +73,7 @@ def read_as(data: bytes | str, kind: type[_T], max_bytes: int = MAX_BYTES) -> _T
 
 
 def check_kind(value: object, kind: Any) -> None:
-    """See that a value that was read has this type, which msgspec knows.
-
-    Raises UnreadableJsonError.
-    """
+    """Check that a value has this type, which msgspec knows. Raises UnreadableJsonError."""
     try:
         msgspec.convert(value, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -105,10 +102,7 @@ def _decoded(data: bytes | str, kind: Any, max_bytes: int) -> Any:
 
 
 def _check(value: object) -> None:
-    """Refuse what msgspec takes and others that get the value do not.
-
-    Raises UnreadableJsonError.
-    """
+    """Refuse what msgspec accepts but later readers don't. Raises UnreadableJsonError."""
     level, depth = [value], 0
     while level:
         below: list[object] = []

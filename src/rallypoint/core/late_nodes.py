@@ -1,4 +1,4 @@
-"""Nodes that come while a round is active (behaviour R2): who waits for a place, who stands by.
+"""Nodes that join while a round is active (behaviour R2): waiting for a place, or on standby.
 
 Free places go to the nodes that came first, but a node that is not trusted (`fitness.py`) makes way
 for one that is: no round ends to admit it, so it would only keep the other one from the job.
@@ -22,7 +22,7 @@ from rallypoint.core.settings import OnJoin
 
 
 def are_wanted(state: RoundState) -> bool:
-    """Somebody waits, and this round is one that late nodes may end."""
+    """Return whether a late node waits, and the active round may end for it."""
     may = (
         state.phase is RoundPhase.ACTIVE
         and state.settings.on_join is not OnJoin.HOLD
@@ -43,7 +43,7 @@ def may_be_admitted(state: RoundState) -> bool:
 
 
 def seek_place(state: RoundState, member: RoundMember) -> None:
-    """One that stands by waits for a place instead, if there is one for it."""
+    """Let a standby node wait for a place, if there is one for it."""
     if free_places(state):
         _wait(state, member)
     elif is_trusted(state, member) and state.counts[MemberState.WAITING] > state.eager_waiting:
@@ -55,7 +55,7 @@ def seek_place(state: RoundState, member: RoundMember) -> None:
 
 
 def no_longer_waits(state: RoundState) -> None:
-    """Let the first that stands by wait for a place that has become free. O(N)."""
+    """Let the first standby node wait for a place that has become free. O(N)."""
     if not state.counts[MemberState.STANDBY] or not free_places(state):
         return
     spares = [m for m in state.members.values() if _is_spare(state, m)]
@@ -64,14 +64,14 @@ def no_longer_waits(state: RoundState) -> None:
 
 
 def machine_changed(state: RoundState, machine: str) -> None:
-    """Something was learnt of this machine. O(N)."""
+    """Update the members on a machine whose standing has changed. O(N)."""
     for member in list(state.members.values()):
         if machine_of(member) == machine:
             standing_changed(state, member)
 
 
 def standing_changed(state: RoundState, member: RoundMember) -> None:
-    """Note that a member may take part now, or may not any more, or is trusted again."""
+    """Update a member that may now take part, may no longer do so, or is trusted again."""
     may = may_take_part(state, member) or (state.is_short and not is_barred(state, member))
     match member.state:
         case MemberState.JOINED | MemberState.WAITING if not may:
@@ -100,12 +100,12 @@ def take_all(state: RoundState) -> None:
 
 
 def free_places(state: RoundState) -> int:
-    """Places of the active world that nobody has and nobody waits for."""
+    """Return the number of places in the active world that are free and not waited for."""
     return state.settings.max_nodes - len(state.world) - state.counts[MemberState.WAITING]
 
 
 def _would_grow(state: RoundState) -> bool:
-    """With those that came, and those that stand by, the workers of more nodes fit. O(N)."""
+    """Return whether the world would have more nodes with late and standby nodes. O(N)."""
     settings, here = state.settings, (MemberState.RUNNING, MemberState.WAITING)
     workers = Counter(
         member.candidate.workers

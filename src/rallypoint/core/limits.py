@@ -39,38 +39,38 @@ from rallypoint.errors import MessageError
 
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
 MAX_UNIX_TIME = 253_370_764_800.0
-"""The year 9999: dates go no further."""
+"""The last valid date, in seconds since 1970: the year 9999."""
 MAX_PORT = 65535
 MAX_NAME_BYTES = 255
 """The longest run id, node id or role: names become parts of the names of files."""
 MAX_HOST_NAME_BYTES = 240
-"""With an ordinal it becomes a node's id."""
+"""The longest host name in bytes; with an ordinal it becomes a node's id."""
 MAX_RELEASE_BYTES = 64
-"""The length of a version of Rallypoint."""
+"""The longest version of Rallypoint, in bytes."""
 MAX_HOST = 253
 """Characters of a name in the DNS; a label has at most 63."""
 MAX_SAID = 2000
-"""Characters of a sentence that a node tells the coordinator."""
+"""The longest sentence from a node, in characters."""
 MAX_SENTENCE = 16_000
-"""Characters of one that the coordinator makes of such sentences and of names. Workers have it in
-their environment, where the kernel takes 128 KiB at most."""
+"""The longest sentence that the coordinator composes, in characters. Workers have it in their
+environment, where the kernel takes 128 KiB at most."""
 MAX_MESSAGE = 4096
-"""Characters of what a failed worker says in one line."""
+"""The longest one-line message of a failed worker, in characters."""
 MAX_DETAIL = 24_000
-"""Characters of its traceback, its last lines or its stacks."""
+"""The longest traceback, last output or stacks of a failed worker, in characters."""
 MAX_PATH = 4096
-"""Characters, as the kernel has it."""
+"""The longest path in characters, the same as the kernel's."""
 MAX_STEP = 2**53
 """The largest number of steps or tokens: more than any reader of JSON tells apart. A node says this
 of a worker that has reported a larger one."""
 MAX_FAILURES = 128
-"""The most failures of one report; those that are left out follow from these."""
+"""The most failures in one report; those that are left out follow from these."""
 MAX_SIGNAL = 127
 """The largest signal in a wait status. An agent that ends by one exits with 128 more, which is no
 success."""
 MAX_SECRET_BYTES = 64
 BYTES = {"piece": PIECE_BYTES}
-"""Fields of bytes that may be longer."""
+"""The limits of bytes fields that may be longer than others."""
 ITEMS = {
     "no_restart_exit_codes": MAX_EXIT_CODES,
     "read": 2 * MAX_WORKERS_PER_NODE,
@@ -78,7 +78,7 @@ ITEMS = {
     "ports": MAX_WORKERS_PER_NODE + 1,
     "worker_addresses": MAX_TOLD_WORKERS,
 }
-"""Fields of so many items at most; others have `MAX_FAILURES`."""
+"""The limits of collections; a collection that is not listed has `MAX_FAILURES`."""
 
 RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "workers": (1, MAX_WORKERS_PER_NODE),
@@ -118,7 +118,7 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "stream": (0, 2),
     "next": (-1, MAX_NUMBER),
 }
-"""Numbers by the names of their fields: the least and the largest."""
+"""The least and the largest value of numbers, by the names of their fields."""
 _COUNT, _SECONDS = (0, MAX_NUMBER), (0.0, MAX_SECONDS)
 NAMES = {
     "run_id": MAX_NAME_BYTES,
@@ -148,7 +148,7 @@ class Table(Struct, frozen=True):
     ranges: Mapping[str, tuple[float, float]]
     names: Mapping[str, int]
     may_be_empty: frozenset[str]
-    """The names among these that may be empty."""
+    """The names of fields that may be empty."""
     bytes: Mapping[str, int]
     items: Mapping[str, int]
     most_items: int
@@ -159,18 +159,18 @@ MESSAGES = Table(RANGES, NAMES, _MAY_BE_EMPTY, BYTES, ITEMS, MAX_FAILURES)
 
 
 def check(said: Struct, *, sentence: int = MAX_SAID) -> None:
-    """Look at every value of a message or a part of one. `sentence`: how long one may be.
+    """Check every value of a message or a part of one. Raises MessageError.
 
-    Raises MessageError, which names the field, its value and what it needs.
+    `sentence` is the longest sentence. The error names the field, its value and the valid values.
     """
     if fault := fault_in(said, MESSAGES, sentence):
         raise MessageError(f"{type(said).__name__}{fault}")
 
 
 def fit(said: _S, *, sentence: int = MAX_SAID) -> _S:
-    """Return the message with numbers moved and texts cut into their limits.
+    """Return the message with numbers and texts fitted into their limits; names are unchanged.
 
-    For what this node itself tells of its workers. Names are left as they are.
+    For a node's own reports about its workers.
     """
     changed = {}
     for name in said.__struct_fields__:
@@ -181,7 +181,7 @@ def fit(said: _S, *, sentence: int = MAX_SAID) -> _S:
 
 
 def sentence_of(text: str, most: int = MAX_SAID) -> str:
-    """On one line, and cut to so many characters."""
+    """Return the text on one line, cut to `most` characters."""
     text = text if text.isprintable() else quoted(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
@@ -206,7 +206,7 @@ def is_name(text: str, most: int = MAX_NAME_BYTES) -> bool:
 
 
 def fault_in(said: Struct, table: Table, sentence: int) -> str:
-    """Return the first field that does not fit, as `.name = VALUE (needs ...)`; empty: all do."""
+    """Return the first field out of range, as `.name = VALUE (needs ...)`; empty: there is none."""
     ranges = table.ranges
     for name in said.__struct_fields__:
         value = getattr(said, name)
@@ -260,7 +260,7 @@ def _value_fault(value: object, name: str, table: Table, sentence: int) -> str:
 
 @lru_cache(maxsize=16)
 def _settings_fault(said: settings.SharedSettings, sentence: int) -> str:
-    """Thousands of nodes say the same."""
+    """Return the fault in settings; cached, because thousands of nodes send the same ones."""
     return fault_in(said, MESSAGES, sentence)
 
 
@@ -280,7 +280,7 @@ def _fitting(value: object, name: str, sentence: int) -> object:
 
 
 def _text_needs(text: str, name: str, table: Table, sentence: int) -> str:
-    """Empty: it fits."""
+    """Return what the text needs to be valid; empty: it is."""
     if (most := table.names.get(name)) is not None:
         may_be_empty = name in table.may_be_empty
         fits = is_name(text, most) and (text or may_be_empty)

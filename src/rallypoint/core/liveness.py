@@ -37,7 +37,7 @@ from msgspec import Struct
 from rallypoint.core.settings import SharedSettings
 
 LEASE_SLACK_S = 0.5
-"""A member's own fence falls at its lease: it has stopped before it is declared lost."""
+"""The slack in seconds before a silent member is lost: its own lease has ended before."""
 RESET_SHARE = 1 / 3
 """A share of the lease: the default of the reset grace. Time for some tries to reconnect."""
 MASS_MIN = 2
@@ -46,9 +46,10 @@ DIED = "its agent died, and its workers with it"
 OUT_OF_MEMORY = "its container was probably killed for memory"
 DIED_FOR_MEMORY = f"{DIED}: {OUT_OF_MEMORY}"
 DEATHS = (DIED, DIED_FOR_MEMORY)
-"""Why a node is lost whose guard has said so."""
+"""The reasons of losses that a node's guard has reported."""
 LEASE_OVER = "the lease expired without an answer from the coordinator"
-"""Why a node has ended its workers by itself; a coordinator that takes over knows it by that."""
+"""The reason when a node has stopped its workers by itself; a coordinator that takes over
+recognises it."""
 MISSING_SHARE = 2 / 3
 """A share of the lease: once one member is overdue, all that were silent this long count as
 missing. Members that vanished together were last heard up to a heartbeat apart."""
@@ -60,42 +61,42 @@ dropped."""
 HEARTBEATS_PER_S = 3000
 """The rate of heartbeats of all nodes of a job together: one coordinator has one core for them."""
 RETURNS_PER_S = 3000
-"""The rate at which nodes attach again after a takeover."""
+"""The rate at which nodes attach again after a takeover, per second."""
 BEAT_SHARE = 1 / 5
 """A share of the lease: the longest time between two heartbeats that a node is told."""
 FEW = 1000
-"""A job of at most this many nodes needs no pace of its own."""
+"""The most nodes of a job whose pace is that of its settings."""
 
 
 class Pace(NamedTuple):
-    """How fast the nodes of a job may speak to their coordinator, by how many they are."""
+    """The rate at which nodes may send to their coordinator, depending on their number."""
 
     beat_s: float
-    """Between two heartbeats of a node."""
+    """The seconds between two heartbeats of a node."""
     spread_s: float
-    """A node that finds its connection closed waits for a random part of this: so it is back before
-    its coordinator takes it for lost."""
+    """The longest random wait of a node that finds its connection closed, in seconds. It is short
+    enough that the node is back before it counts as lost."""
 
 
 def pace_of(settings: SharedSettings, nodes: int) -> Pace:
-    """Few nodes keep what their settings say."""
+    """Return the pace for this number of nodes; a small job has the pace of its settings."""
     longest_s = max(settings.heartbeat_s, BEAT_SHARE * settings.lease_s)
     beat_s = min(max(settings.heartbeat_s, nodes / HEARTBEATS_PER_S), longest_s)
     return Pace(beat_s, min(nodes / RETURNS_PER_S, settings.reset_grace_s / 2))
 
 
 def is_outgrown(nodes: int, told_of: int) -> bool:
-    """Whether this number of nodes needs another pace than the number that a node was told."""
+    """Return whether this number of nodes needs another pace than the number announced before."""
     return nodes > max(FEW, 2 * told_of)
 
 
 def is_mass(number: int, nodes: int) -> bool:
-    """Return whether so many of the nodes at once have one common cause, which is none of them."""
+    """Return whether so many simultaneous losses must have a cause outside of the nodes."""
     return number > max(MASS_MIN, int(nodes * MASS_SHARE))
 
 
 class Lost(Struct, frozen=True):
-    """A member is to be declared lost."""
+    """A member has to be declared lost."""
 
     member: str
     why: str
@@ -103,7 +104,7 @@ class Lost(Struct, frozen=True):
 
 
 class Patience(Struct, frozen=True):
-    """Everybody gets the lease once more, for a reason that a person should see."""
+    """All members get one more lease, for a reason to show."""
 
     why: str
 
@@ -114,7 +115,7 @@ class Liveness:
     def __init__(
         self, lease_s: float, reconnect_grace_s: float, reset_grace_s: float | None = None
     ) -> None:
-        """`reset_grace_s`: None for the reconnect grace."""
+        """Make the table; without `reset_grace_s` the reconnect grace counts for resets too."""
         self._lease_s = lease_s
         self._grace_s = reconnect_grace_s
         self._reset_grace_s = reconnect_grace_s if reset_grace_s is None else reset_grace_s
@@ -123,12 +124,13 @@ class Liveness:
         self._reset: OrderedDict[str, float] = OrderedDict()
         self._dead: set[str] = set()
         self._gone: dict[str, None] = {}
-        """The members that are dead and have no connection, in order."""
+        """The dead members without a connection, in order."""
         self._overdue: set[str] = set()
         self._wanted: OrderedDict[str, float] = OrderedDict()
-        """Silent members whose id or rank another agent waits for, each with when that began."""
+        """The silent members whose id or rank another agent waits for, with the start of the
+        wait."""
         self._short: set[str] = set()
-        """The members that had nearly no memory left when they were last heard."""
+        """The members whose container was nearly out of memory at their last message."""
         self._patient_until = 0.0
         self._mass_seen = False
 
@@ -147,14 +149,14 @@ class Liveness:
         self._wanted.pop(member, None)
 
     def wanted(self, member: str, now: float) -> None:
-        """Another agent waits for this member's id or rank from now on."""
+        """Note that another agent waits for this member's id or rank."""
         if member in self._heard:
             self._wanted.setdefault(member, now)
 
     def vanished(self, member: str, now: float, *, reset: bool) -> None:
-        """Note that a member's connection ended though it had not left.
+        """Note that a member's connection ended although it had not left.
 
-        `reset`: not because the peer has ended it.
+        `reset`: the peer did not end it.
         """
         if member in self._dead:
             self._gone[member] = None
@@ -166,10 +168,7 @@ class Liveness:
         (self._short.discard if yes else self._short.add)(member)
 
     def died(self, member: str, now: float, *, out_of_memory: bool = False) -> None:
-        """Note that a member is dead.
-
-        Only messages on their way may still come, for the reconnect grace at most.
-        """
+        """Note that a member is dead; messages may still arrive for the reconnect grace at most."""
         if member in self._heard:
             self._dead.add(member)
             self.has_memory(member, not (out_of_memory or member in self._short))
@@ -179,10 +178,7 @@ class Liveness:
                 self._ended[member] = now
 
     def job_ended(self) -> None:
-        """Note that no node waits for a place any more.
-
-        One that comes back within its lease hears the verdict.
-        """
+        """Note that no node waits for a place any more; one that returns gets the verdict."""
         self._grace_s = self._reset_grace_s = self._lease_s
 
     def forget(self, member: str) -> None:
@@ -205,11 +201,11 @@ class Liveness:
         return member in self._dead
 
     def is_silent(self, member: str, since: float) -> bool:
-        """Return whether a member was not heard since then, though its death was not reported."""
+        """Return whether a member was silent since then, and no guard has reported its death."""
         return member not in self._dead and self._heard.get(member, -inf) < since
 
     def is_disconnected(self, member: str) -> bool:
-        """Return whether a member's connection is gone, though its death was not reported."""
+        """Return whether a member has no connection, and no guard has reported its death."""
         return member not in self._dead and self._has_vanished(member)
 
     def lagged(self, now: float, lag_s: float) -> Patience | None:
@@ -221,7 +217,7 @@ class Liveness:
         return Patience(f"the coordinator itself did not run for {lag_s:.1f} s")
 
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
-        """Return the members that are lost now. Call it again at `next_check`."""
+        """Return the members that are lost now. Call again at `next_check`."""
         gone = [Lost(member, self._why(member), self._heard[member]) for member in self._gone]
         for item in gone:
             self.forget(item.member)
@@ -245,7 +241,7 @@ class Liveness:
         return self._polled(due), None
 
     def _polled(self, due: list[str]) -> list[Lost]:
-        """Lose the members that were due at the last check, too, and were not heard since."""
+        """Return as lost the members that were due at two checks in a row without a message."""
         polled_since = [member for member in due if member in self._overdue]
         self._overdue.update(due)
         lost = [Lost(m, self._why(m), self._heard[m]) for m in polled_since]
@@ -258,7 +254,7 @@ class Liveness:
         return since is not None and since + self._lease_s + LEASE_SLACK_S <= now
 
     def next_check(self, now: float) -> float | None:
-        """When to call `check` next, in seconds from `now`; None: there is nobody to watch."""
+        """Return when to call `check` next, in seconds from `now`; None: there are no members."""
         if not self._heard:
             return None
         if self._gone:
@@ -287,7 +283,7 @@ class Liveness:
         return due
 
     def _vanished(self) -> tuple[tuple[OrderedDict[str, float], float], ...]:
-        """Since when whose connection is gone, and how long that is tolerated."""
+        """Return the members without a connection, with its end, and the grace for each kind."""
         return (self._ended, self._grace_s), (self._reset, self._reset_grace_s)
 
     def _has_vanished(self, member: str) -> bool:
@@ -311,15 +307,15 @@ class Liveness:
 class Lease:
     """An agent's own lease, and the heartbeats that extend it.
 
-    It is counted from when the heartbeat that was answered was *sent*. `has_fence`: False where
-    nobody can take this node's place: then it never ends.
+    It counts from when an answered heartbeat was *sent*. Without `has_fence`, no other node can
+    take this node's place, and the lease never ends.
     """
 
     def __init__(self, lease_s: float, heartbeat_s: float, *, has_fence: bool) -> None:
         self._lease_s, self._heartbeat_s, self._has_fence = lease_s, heartbeat_s, has_fence
         self._held_until: float | None = None
         self._answered_at = -inf
-        """When the last thing was sent on the present connection that has an answer."""
+        """When the last message that has an answer was sent on the present connection."""
         self.is_over = False
         """Whether the lease has ended and was not renewed since."""
         self._beats = 0
@@ -334,7 +330,7 @@ class Lease:
         self._answered_at = self._attached_at = -inf
 
     def attached(self, now: float) -> None:
-        """Note that the coordinator has attached this agent: it answers heartbeats from now on."""
+        """Note that the coordinator has attached this agent, and answers heartbeats from now on."""
         self._attached_at = now
 
     def beat(self, now: float) -> int:
@@ -346,29 +342,29 @@ class Lease:
         return self._beats
 
     def answered(self, number: int) -> float | None:
-        """When this heartbeat was sent, for `renew`; None if it was not sent on this connection."""
+        """Return when this heartbeat was sent, for `renew`; None: not on this connection."""
         sent_at = self._beats_sent.pop(number, None)
         while (oldest := next(iter(self._beats_sent), number)) < number:
             del self._beats_sent[oldest]  # a coordinator that was unsure then has not answered it
         return sent_at
 
     def renew(self, now: float, sent_at: float, vouched_at: float = inf) -> float:
-        """Renew the lease by the answer to the heartbeat that was sent then.
+        """Renew the lease by the answer to a heartbeat, and return the lease's end.
 
-        Returns until when the lease is held. `vouched_at`: it is counted from no later time.
+        The lease counts from `sent_at`, but not from a time after `vouched_at`.
         """
         self._answered_at = sent_at
         return self.vouch(now, vouched_at)
 
     def vouch(self, now: float, vouched_at: float) -> float:
-        """Raise the time from which the lease is counted at the latest."""
+        """Raise the latest time from which the lease may count, and return the lease's end."""
         counted_at = min(self._answered_at, vouched_at)
         self._held_until = max(self._held_until or 0.0, counted_at + self._lease_s)
         self.is_over = self.is_over and now > self._held_until
         return self._held_until
 
     def has_ended(self, now: float) -> bool:
-        """Return whether it is over, and was not at the last call."""
+        """Return whether the lease has ended since the last call."""
         if self._held_until is None or self.is_over or not self._has_fence:
             return False
         self.is_over = now > self._held_until
@@ -379,7 +375,7 @@ class Lease:
         return self._held_until if self._held_until is not None else now + self._lease_s
 
     def silent_s(self, now: float) -> float:
-        """Return how long ago the last thing was sent that has an answer."""
+        """Return the seconds since the last message was sent that has an answer."""
         return now - self.ends_at(now) + self._lease_s
 
     def unanswered_s(self, now: float) -> float:
@@ -391,9 +387,9 @@ class Lease:
         return now - max(oldest, self._attached_at)
 
     def next_wake_s(self, now: float, beat_s: float = 0.0) -> float:
-        """After how long to send a heartbeat; just after the end, should nothing renew it.
+        """Return the seconds until a heartbeat is due, or until just after the end of the lease.
 
-        `beat_s`: the coordinator wants no more than one in so many seconds.
+        `beat_s` is the shortest interval that the coordinator wants.
         """
         wake_s = max(self._heartbeat_s, beat_s)
         if self._held_until is None or self.is_over or not self._has_fence:
@@ -402,16 +398,14 @@ class Lease:
 
 
 AGENT_FIRST_NS = 100_000_000
-"""An agent that runs ends its workers itself, and tells why. Less than what others grant it."""
+"""The lead in nanoseconds that a running agent has over its guard to end its own workers. It is
+less than the slack of the coordinator."""
 
 
 def overdue(
     held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
 ) -> set[int]:
-    """Return the workers that must be killed now.
-
-    `held_until_ns`: 0 for a node that has no fence.
-    """
+    """Return the workers that must be killed now. A node without a fence has `held_until_ns` 0."""
     if not held_until_ns or now_ns < held_until_ns + AGENT_FIRST_NS:
         return set()
     return set(workers).difference(killed)
@@ -420,9 +414,9 @@ def overdue(
 def next_look_ns(
     held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
 ) -> int | None:
-    """Return how long nobody can be overdue, unless the workers change; None: for ever.
+    """Return the nanoseconds until a worker may be overdue; None: never, unless workers change.
 
-    The lease may be renewed meanwhile, so that the look finds nothing but the time of the next one.
+    The lease may be renewed meanwhile; the next call then returns a later time.
     """
     if not held_until_ns or not set(workers).difference(killed):
         return None

@@ -70,13 +70,13 @@ class Claim(Struct, frozen=True, array_like=True):
 
     doing: Doing = Doing.IDLE
     stamp: Stamp | None = None
-    """The newest round that this node took part in; None: in none yet."""
+    """The newest round that this node took part in; None: it was in none yet."""
     why: str = ""
-    """Why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
+    """The reason why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
     signal: int = 0
     """The signal that told the node to drain."""
     age_s: float = 0.0
-    """How long ago it was told to drain, at the time of sending."""
+    """The seconds since it was told to drain, at the time of sending."""
 
 
 class Join(Struct, frozen=True, array_like=True, tag=2):
@@ -87,7 +87,7 @@ class Join(Struct, frozen=True, array_like=True, tag=2):
 
 
 class Place(Struct, frozen=True, array_like=True):
-    """A node's part of a world, and the join that it answered."""
+    """A node's part of a world, and the join that led to it."""
 
     joined: Join
     assignment: Assignment
@@ -97,26 +97,27 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     """The first message of a connection: who speaks, and under which rules."""
 
     node_id: str
-    """Empty: the coordinator makes one from the host name."""
+    """The node id; empty: the coordinator makes one from the host name."""
     host_name: str
     incarnation: str
     generation: int
-    """Counts this incarnation's connections; frames of older ones are dropped."""
+    """The number of this incarnation's connection; frames of older connections are dropped."""
     settings: SharedSettings
     opened: int = 0
-    """The generation at which the session was opened, as far as this agent was told; 0: never."""
+    """The generation at which the session was opened, as this agent was told; 0: never."""
     former_id: str = ""
-    """The id that the coordinator made before: kept if no other node has it by now."""
+    """The id that the coordinator had generated before: kept unless another node has it now."""
     last_incarnation: int = 0
-    """The job's, as of when this agent was last attached; 0, as `last_epoch`: it never was."""
+    """The incarnation of the job when this agent was last attached; 0, as `last_epoch`: never."""
     last_epoch: int = 0
-    """The epoch of the coordinator that it was attached to."""
+    """The epoch of the coordinator that this agent was last attached to."""
     death_commitment: bytes = b""
     """A hash; who knows its preimage may report this agent's death (`wire/death_notice.py`) from
     now on. Empty: nobody may."""
     claim: Claim = Claim()
     place: Place | None = None
-    """In the newest world: a coordinator that takes over the job learns that world from these."""
+    """The node's place in the newest world, from which a coordinator that takes the job over learns
+    that world."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
@@ -125,14 +126,14 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
-    """Workers ended badly, the first of them first; the node is stopping the others."""
+    """Workers failed, the first of them first; the node is stopping the others."""
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]
     furthest: int = -1
-    """The largest step that workers here have reported in this round; -1: none was."""
+    """The largest step that the node's workers have reported in this round; -1: none."""
     lacking: Lacking | None = None
-    """Set if no worker was started, because the machine of this node lacks something."""
+    """The resource that the node's machine lacks, if no worker was started because of it."""
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):
@@ -147,13 +148,13 @@ class Detailed(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Finishing(Struct, frozen=True, array_like=True, tag=5):
-    """The first worker here ended well."""
+    """The first worker of this node ended well."""
 
     stamp: Stamp
 
 
 class Succeeded(Struct, frozen=True, array_like=True, tag=6):
-    """All workers here ended well."""
+    """All workers of this node ended well."""
 
     stamp: Stamp
 
@@ -172,82 +173,84 @@ class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Drain(Struct, frozen=True, array_like=True, tag=9):
-    """Report that this node has been told to go. Its workers run on for a checkpoint."""
+    """The node was told to leave. Its workers continue until a checkpoint is saved."""
 
     why: str
     signal: int
     hosts: bool = False
-    """The coordinator lives in this very agent, and goes with it."""
+    """Whether the coordinator lives in this agent, and leaves with it."""
     notice_s: float = 0.0
-    """How long the job's workers may take for a checkpoint before this node stops its own."""
+    """The seconds that the job's workers have for a checkpoint before this node stops its own."""
     age_s: float = 0.0
-    """How long ago it was told, at the time of sending."""
+    """The seconds since the node was told to leave, at the time of sending."""
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag=10):
-    """A person interrupted the job."""
+    """A person has interrupted the job."""
 
     why: str
     signal: int
 
 
 class Leave(Struct, frozen=True, array_like=True, tag=11):
-    """Report that this node leaves for good.
+    """The node leaves for good.
 
     No process of the job runs here, and a verdict that was given has been read.
     """
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
-    """The workers here have saved a checkpoint as they were asked to, or have none to save."""
+    """The workers here have saved the requested checkpoint, or have none to save."""
 
     stamp: Stamp
     number: int
     listens: bool
-    """Some of them knew of the question."""
+    """Whether some of the workers noticed the request."""
     failed: bool = False
-    """One of them has failed: no other answer will come."""
+    """Whether a worker has failed, so that no other answer will follow."""
     drains: bool = False
     """Whether the workers were asked because nodes leave, not because nodes want to join."""
     goes_on: bool = False
-    """A person has asked for the checkpoint, and the round goes on."""
+    """Whether a person has asked for the checkpoint, and the round continues."""
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
-    """A worker here has told of no progress for `--hang-timeout`."""
+    """A worker of the node has reported no progress for `--hang-timeout`."""
 
     stamp: Stamp
     in_start: bool = False
-    """None has ever told any, which may be so by design where others do."""
+    """Whether no worker of the node has reported a step, which may be by design where others do."""
 
 
 class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
-    """How far the workers here are, and what the one that is behind does; see `hang.StepsFound`."""
+    """The steps of this node's workers, and the stack of the one that is behind.
+
+    See `hang.StepsFound`.
+    """
 
     stamp: Stamp
     number: int
     behind: Behind | None
-    """None: all were heard lately, or never."""
+    """The worker that is behind; None: all have reported lately, or never."""
     furthest: int
     """The largest step; -1: none."""
     known: int = 0
-    """The number of workers whose steps are known; 0 also of an older agent."""
+    """The number of workers whose steps are known; 0 from an older agent."""
     is_waited_for: bool = False
 
 
 class HelperDied(Struct, frozen=True, array_like=True, tag=15):
-    """Report that a process of this agent that the workers of the round need has died.
+    """A process of this agent that the round's workers need has died.
 
-    The round store, or the relay of their output: what workers fail of from then on is a
-    consequence.
+    It is the round store, or the relay of output; later failures of workers are a consequence.
     """
 
     stamp: Stamp
     text: str
     others_need_it: bool = True
-    """Workers of other nodes too."""
+    """Whether workers of other nodes need the process too."""
     age_s: float = 0.0
-    """How long ago it has died, at the time of sending."""
+    """The seconds since its death, at the time of sending."""
 
 
 class Proved(Struct, frozen=True, array_like=True, tag=16):
@@ -256,10 +259,10 @@ class Proved(Struct, frozen=True, array_like=True, tag=16):
     stamp: Stamp
     number: int
     unfit: str = ""
-    """Why the machine can't start workers, one sentence; the node leaves. Empty: it can."""
+    """Why the machine can't start workers, one sentence, so that the node leaves; empty: it can."""
     lacking: Lacking | None = None
     unreached: str = ""
-    """Why the store of the round was not reached, one sentence; empty: it was."""
+    """Why the round's store was not reached, one sentence; empty: it was."""
 
 
 Report = (
@@ -294,15 +297,15 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     number: int
     promise: Promise | None = None
     is_short_of_memory: bool = False
-    """The container of this node has nearly reached its limit."""
+    """Whether the node's container has nearly reached its memory limit."""
     progress: NodeProgress | None = None
-    """How far its workers are; None: as it was told on this connection before."""
+    """The progress of the node's workers; None: unchanged on this connection."""
     rounds: tuple[ReportedRound, ...] = ()
-    """The last rounds, once on a connection to a coordinator that has not led them all."""
+    """The last rounds, once on each connection to a coordinator that has not led all of them."""
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
-    """Ask that a node leaves, as commands that know no `Subject.DRAIN` do.
+    """Ask a node to leave; sent by older commands, which lack `Subject.DRAIN`.
 
     Sent instead of `Attach`, in the session protocol 2 or 3. Answered by `DrainAnswer`s.
     """
@@ -310,13 +313,13 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
     node_id: str
     why: str
     release: str = ""
-    """The same as `Ask.release`."""
+    """The version of the command, as `Ask.release`."""
     asks: bool = False
-    """If the job ends with the node, only say so (`DrainAnswer.ends_job`): a person decides."""
+    """Whether to ask the person first if the job ends with the node (`DrainAnswer.ends_job`)."""
 
     @property
     def question(self) -> Ask:
-        """The same, as commands of today ask."""
+        """The equivalent question of newer commands."""
         return Ask(Subject.DRAIN, nodes=(self.node_id,), release=self.release, asks=self.asks)
 
 
@@ -330,7 +333,7 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     generation: int
     secret: bytes
     out_of_memory: bool = False
-    """The kernel has killed a process of its container for memory, just before."""
+    """Whether the kernel has just killed a process of its container for memory."""
     place: DeadPlace | None = None
     """The place of that agent in the newest world that it knew. A coordinator that has taken over
     the job, and to which the agent never attached, does not wait for it."""
@@ -348,12 +351,12 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     resumed: bool
     """False: the coordinator knows nothing of an earlier round here, so none may run."""
     is_replaceable: bool = False
-    """Another coordinator can take over from this one."""
+    """Whether another coordinator can take over from this one."""
     beat_s: float = 0.0
-    """Seconds between two heartbeats of this node, if that is more than its settings say (see
-    `liveness.Pace`). It is said again when the job has grown."""
+    """The seconds between two heartbeats of this node, if more than in its settings (see
+    `liveness.Pace`). Sent again when the job has grown."""
     spread_s: float = 0.0
-    """A node that finds the connection closed waits for a random part of this time before it
+    """The longest random wait, in seconds, of a node that finds the connection closed before it
     connects again."""
     told: Position | None = None
     """The position of the job's record; None: there is no register."""
@@ -370,7 +373,7 @@ class Refused(Struct, frozen=True, array_like=True, tag=2):
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=3):
-    """All reports up to this number have been applied. To a candidate: this heartbeat arrived."""
+    """All reports up to this number have been applied. For a candidate: this heartbeat arrived."""
 
     number: int
     told: Position | None = None
@@ -397,7 +400,7 @@ class Assigned(Struct, frozen=True, array_like=True, tag=5):
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
-    """Every node of the round has enrolled."""
+    """Every node of the round has enrolled; start the workers."""
 
     stamp: Stamp
     told: Position | None = None
@@ -414,16 +417,16 @@ class StopNow(Struct, frozen=True, array_like=True, tag=7):
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):
-    """How the job ended: stop, read, leave."""
+    """The job has ended in this way: stop, read the verdict, leave."""
 
     stamp: Stamp
     verdict: Verdict
     goodput: GoodputView | None = None
-    """Where its time went; None: not known, or nothing was started."""
+    """The use of the job's time; None: not known, or no workers were started."""
 
 
 class Expelled(Struct, frozen=True, array_like=True, tag=9):
-    """Tell a node that it is no longer part of the job. `final`: and must not come back."""
+    """The node was removed from the job. `final`: it must not return."""
 
     stamp: Stamp
     why: str
@@ -438,58 +441,57 @@ class CheckpointWanted(Struct, frozen=True, array_like=True, tag=10):
     kind: EndKind
     reason: str
     left_s: float | None
-    """None: there is no hurry."""
+    """The remaining seconds; None: there is no deadline."""
 
 
 class CheckpointNotWanted(Struct, frozen=True, array_like=True, tag=11):
-    """Tell a node that its checkpoint is not needed any more."""
+    """The requested checkpoint is no longer needed."""
 
     stamp: Stamp
     number: int
 
 
 class LeaveNow(Struct, frozen=True, array_like=True, tag=12):
-    """The job is ready for this node to go, as it has announced."""
+    """The job is ready for this node to leave, as the node has announced."""
 
     stamp: Stamp
 
 
 class DrainWanted(Struct, frozen=True, array_like=True, tag=13):
-    """A person wants this node to go, as if it had got a signal."""
+    """A person wants this node to leave, as if it had got a signal."""
 
     stamp: Stamp
     why: str
 
 
 class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
-    """Tell what the workers do, with `StacksCollected`."""
+    """Report the progress and the stacks of the workers, by `StacksCollected`."""
 
     stamp: Stamp
     number: int
 
 
 class Prove(Struct, frozen=True, array_like=True, tag=20):
-    """Ask a node that came while a round runs to try to start workers.
+    """Ask a node that joined during a round to try to start workers, before the round ends for it.
 
-    Before that round ends for it. It also reaches the store of the round, and answers with
-    `Proved`. Sent only to nodes whose `Candidate` has `proves`.
+    The node also tries to reach the round's store, and answers with `Proved`. Sent only to nodes
+    whose `Candidate` has `proves`.
     """
 
     stamp: Stamp
     number: int
-    """A later question makes the earlier ones void."""
+    """The number of the question; a later one makes it void."""
     master_addr: str
-    """Where the round's store listens."""
+    """The address of the round's store."""
     master_port: int
     limit_s: float
-    """How long to try to reach the store."""
+    """How long to try to reach the store, in seconds."""
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
-    """The state of a node that a person wants to leave.
+    """The state of a node that a person wants to leave; `done` marks the last message.
 
-    After `done` nothing more is said. It is a value of an `Answer`; after `DrainNode` it is a
-    message.
+    It is a value of an `Answer`; after `DrainNode` it is a message.
     """
 
     text: str
@@ -497,13 +499,13 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     found: bool = True
     """False: there is no such node, and `text` names those that there are."""
     gone: str = ""
-    """Why there is none any more, if this coordinator or an earlier one has known the node."""
+    """Why the node is gone, if this coordinator or an earlier one has known it."""
     ends_job: bool = False
-    """The job would end, so nothing is done yet: the answer to `Ask.asks`."""
+    """Whether the job would end, so that nothing is done yet: the answer to `Ask.asks`."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):
-    """Tell a node that this coordinator leads the job no more; the next one is to listen there."""
+    """The coordinator no longer leads the job; the next one is to listen at these addresses."""
 
     addresses: tuple[str, ...]
 
@@ -523,7 +525,7 @@ Order = (
 )
 """The orders of a job's machine to a node."""
 Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
-"""Messages that have the position of the job's record, if there is a register."""
+"""The messages with the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
 """The questions of people about workers, apart from the job's machine."""
 ToAgent = (

@@ -1,8 +1,7 @@
-"""The nouns that the pure machines share: who a node is, what ended, and why.
+"""The types that the pure machines share: nodes, ends and their reasons.
 
-Everything here is data: immutable, typed, and small enough to travel in one message. Times are
-seconds on the coordinator's monotonic clock unless a name says `wall`; a wall time is only ever
-shown to a person.
+All are data: immutable, typed, and small enough to travel in one message. Times are seconds on the
+coordinator's monotonic clock unless a name says `wall`; a wall time is only ever shown to a person.
 """
 
 from __future__ import annotations
@@ -33,31 +32,29 @@ class Candidate(Struct, frozen=True, array_like=True):
     workers: int
     role: str
     address: str
-    """Where its peers reach it."""
+    """The address by which peers reach the node."""
     store_port: int
-    """The round store's port, should this node become rank 0."""
+    """The port of the round store if this node becomes rank 0."""
     topology: str = ""
     node_rank: int = -1
-    """The group rank that a static command line gave; -1: none."""
+    """The group rank from a static command line; -1: none."""
     stop_grace_s: float = 5.0
-    """How long its workers may take to stop when a round ends."""
+    """The seconds that its workers may take to stop when a round ends."""
     machine: str = ""
-    """The name of its machine, the same for every agent that is started there until the machine
-    boots; empty: the machine has no name, and the node id stands for it."""
+    """The name of the node's machine, the same for every agent there until the machine boots;
+    empty: the node id stands for it."""
     proves: bool = False
-    """Whether the agent of this node answers `Prove`. The coordinator takes an older agent for
-    fit."""
+    """Whether this node's agent answers `Prove`; an older agent is assumed to be fit."""
     ports: tuple[int, ...] = ()
-    """Ports of this node that are free for programs of its workers in the next round: for a
-    coordinator of theirs, should this be rank 0, and then one for each worker. Empty: none is
-    wanted."""
+    """Free ports of this node for programs of its workers in the next round: one for a coordinator,
+    if this node is rank 0, and then one for each worker. Empty: none is needed."""
     enrols: bool = True
     """False: the store is a rendezvous handler's, with which no node can enrol. Only nodes of one
     version meet by a handler."""
 
 
 class Lacking(Struct, frozen=True, array_like=True):
-    """The resource of its machine that a node needs to start workers, and does not have."""
+    """The resource that a machine lacks, so that its node can't start workers."""
 
     stage: str
     """The step that failed: `open log files`, `fork`, `write to /tmp/x`."""
@@ -73,26 +70,26 @@ class WorldEntry(Struct, frozen=True, array_like=True):
     workers: int
     role: str
     machine: str = ""
-    """`Candidate.machine` of this node; empty where it is not known."""
+    """The `Candidate.machine` of this node; empty if it is not known."""
 
 
 def world_entry(ref: NodeRef, candidate: Candidate) -> WorldEntry:
-    """Return the entry of a node that takes part with this candidate."""
+    """Return the entry of a node with this candidate."""
     own = candidate.machine
     return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
 
 
 class EndKind(Enum):
-    """Why a round ended."""
+    """The reason why a round ended."""
 
     FAILURE = "failure"
     LOSS = "loss"
     DRAIN = "drain"
     GROWTH = "growth"
     INFRASTRUCTURE = "infrastructure"
-    """A process of Rallypoint that the workers need has died: no worker is to blame."""
+    """A process of Rallypoint that the workers need has died; no worker is to blame."""
     REQUEST = "request"
-    """A person asked for it. Said only to peers that speak version 3 of the protocol."""
+    """A person asked for it. Sent only to peers that use version 3 of the protocol or later."""
 
     @property
     def is_planned(self) -> bool:
@@ -104,18 +101,18 @@ PLANNED = frozenset(str(kind.value) for kind in EndKind if kind.is_planned)
 
 
 class EndReason(Struct, frozen=True, array_like=True):
-    """Why a round ended, as data and as the one sentence that every node shows."""
+    """The reason why a round ended, as data and as a sentence that every node shows."""
 
     kind: EndKind
     text: str
     node_id: str = ""
     age_s: float | None = None
-    """How long ago the worker had ended, or the lost node was last heard, when the round was ended;
-    None when there was no fault."""
+    """The seconds between the worker's end, or the lost node's last message, and the end of the
+    round; None: there was no fault."""
 
 
 class NodeLoss(Struct, frozen=True, array_like=True):
-    """A node that went away, dated by when it was last heard."""
+    """A lost node, dated by its last message."""
 
     node_id: str
     last_heard_at: float
@@ -131,11 +128,11 @@ class Cause(Struct, frozen=True, array_like=True):
     failure: WorkerExit | None = None
     loss: NodeLoss | None = None
     collateral: int = 0
-    """How many other failures followed from it."""
+    """The number of other failures that followed from it."""
 
 
 class Verdict(Struct, frozen=True, array_like=True):
-    """How a job ended, with the first cause. Given once, never changed."""
+    """The end of a job, with the first cause. It is given once, and never changed."""
 
     outcome: Outcome
     text: str
@@ -147,14 +144,15 @@ class Verdict(Struct, frozen=True, array_like=True):
     signal: int = 0
     """The signal that ended the job, for CANCELLED and PREEMPTED."""
     ended_s_ago: float | None = None
-    """For a node that comes after the end, and for which nothing was started."""
+    """The seconds since the end, for a node that joins after it, and for which nothing was
+    started."""
     no_progress: str = ""
-    """`the same failure 3 times at step 120`, where restarting did not help (`--max-no-progress`);
-    the outcome is FAILED then."""
+    """The repeated failure, such as `the same failure 3 times at step 120`, that ended the job
+    (`--max-no-progress`); the outcome is FAILED then."""
 
 
 class Ending(Struct, frozen=True):
-    """How a job ended, for all that one agent knows."""
+    """The end of a job, as far as one agent knows."""
 
     outcome: Outcome
     reason: str = ""
@@ -162,10 +160,10 @@ class Ending(Struct, frozen=True):
     cause: Cause | None = None
     round: int = 0
     has_left: bool = False
-    """Whether this node has left the job, or lost its coordinator; the job may go on."""
+    """Whether this node has left the job, or lost its coordinator; the job may continue."""
     restarts: int = 0
     no_progress: str = ""
-    """Why restarting did not help, where that ended the job."""
+    """The repeated failure that ended the job (`--max-no-progress`)."""
 
 
 class Stamp(Struct, frozen=True, array_like=True):
@@ -176,34 +174,31 @@ class Stamp(Struct, frozen=True, array_like=True):
 
 
 class DeadPlace(Struct, frozen=True, array_like=True):
-    """A node's place in a world, of which no process lives any more.
-
-    Neither its agent nor a worker of that round.
-    """
+    """A node's place in a world, of which neither the agent nor a worker lives."""
 
     stamp: Stamp
     group_rank: int
     node_id: str = ""
-    """The id that the node had there, for people; empty: it is not known."""
+    """The node's id there, for display; empty: not known."""
     out_of_memory: bool = False
-    """The kernel has killed a process of its container for memory, just before."""
+    """Whether the kernel has just killed a process of its container for memory."""
 
 
 class Promise(Struct, frozen=True, array_like=True):
     """The promise of a node not to claim the job for half a lease (`takeover/consent.py`)."""
 
     answered: int
-    """The last heartbeat of this node of which it got the acknowledgement: the time counts from
-    that. 0: it got none, and promises nothing yet."""
+    """The last heartbeat of this node that was acknowledged, from which the time counts. 0: there
+    was none, so nothing is promised yet."""
     stamp: Stamp
     rank: int
     """The node's group rank in that round, which makes it an heir."""
     candidate: int = 0
-    """The number of a process that is no node of the job but stands ready to lead it: such a
-    heartbeat comes first on its connection, and has no round."""
+    """The number of a process that is not a node of the job but can lead it (a candidate). Its
+    heartbeat is the first one on its connection, and has no round."""
     offers: tuple[str, ...] = ()
-    """The job's record stands still, and this process could write where it lies just now: it would
-    lead at these addresses."""
+    """The addresses at which this process would lead the job. Set if the job's record does not
+    change, and this process could write the record now."""
 
 
 NONCE_BITS = 40
@@ -211,7 +206,7 @@ EPOCHS_MAX = 2**22 - 1
 
 
 class Epoch(Struct, frozen=True, array_like=True):
-    """One coordinator's time at the head of a job.
+    """One coordinator's term as the leader of a job.
 
     `number` grows by one with each takeover, and is 0 for a coordinator that no other one can take
     over from.
@@ -232,15 +227,16 @@ def epoch_number(epoch: int) -> int:
 
 
 class Assignment(Struct, frozen=True, array_like=True):
-    """A node's own part of a world: constant size, however large the world, but for
-    `worker_addresses`.
+    """A node's own part of a world.
+
+    Its size is constant, however large the world, except for `worker_addresses`.
     """
 
     round: int
     group_rank: int
     group_world_size: int
     base_rank: int
-    """Global rank of this node's first worker; the others follow."""
+    """The global rank of this node's first worker; the others follow."""
     world_size: int
     base_role_rank: int
     role_world_size: int
@@ -256,12 +252,12 @@ class Assignment(Struct, frozen=True, array_like=True):
     coordinator_port: int = 0
     """The port on the node of rank 0 for a coordinator of the workers' own; 0: none is wanted."""
     worker_addresses: tuple[str, ...] = ()
-    """HOST:PORT of each worker, by rank, where the job's settings have workers told of each other.
-    Empty where there is more than `MAX_TOLD_WORKERS` and `MAX_TOLD_BYTES` allow."""
+    """The HOST:PORT of each worker, by rank, if the job's settings ask for them. Empty if there are
+    more than `MAX_TOLD_WORKERS` and `MAX_TOLD_BYTES` allow."""
 
 
 class JobStatus(Struct, frozen=True, array_like=True):
-    """The status that a person is told while waiting: constant size."""
+    """The status for a person who waits: constant size."""
 
     phase: str
     round: int
@@ -273,9 +269,8 @@ class JobStatus(Struct, frozen=True, array_like=True):
     world_workers: int
     restarts_used: int
     held_back: str = ""
-    """For how long the node that asks triggers no round, and why (behaviour R3)."""
+    """How long the node that asks triggers no round, and why (behaviour R3)."""
     waits_for: str = ""
-    """An id or a rank that another agent has: the node that asks waits for it (behaviour R4)."""
+    """The node id or rank of another agent that the node that asks waits for (behaviour R4)."""
     awaits: str = ""
-    """The nodes that a coordinator waits for while it takes the job over, for how long and why;
-    empty: it waits for none."""
+    """The nodes that a coordinator waits for during a takeover, how long and why; empty: none."""

@@ -14,13 +14,13 @@ from msgspec import Struct
 from rallypoint.errors import ExitClass
 
 SIGNALLED = 128
-"""The exit code of what signal N has ended is so much more than N."""
+"""The exit code for signal N is this plus N."""
 ALREADY_SUCCEEDED, NO_PROGRESS = "already-succeeded", "no-progress"
 FINER = {
     ALREADY_SUCCEEDED: "0: nothing was started, because the job had succeeded before",
     NO_PROGRESS: "1: see --max-no-progress",
 }
-"""Parts of a class that `--exit-code` may tell from the rest of it."""
+"""The parts of a class for which `--exit-code` can set a separate code."""
 
 
 class Afterwards(Enum):
@@ -34,21 +34,21 @@ class Afterwards(Enum):
 
 
 class Row(Struct, frozen=True):
-    """A row of the table."""
+    """A row of the table of outcomes."""
 
     verb: str
     """The verb of a sentence about the job: `the job was cancelled`."""
     exits: ExitClass | int | None
-    """The class of its exit code; a number: a class of its own, of the outcome's name, with this
-    default code; None: 128 and the signal that has ended it."""
+    """The class of the exit code. A number: a class of its own, named after the outcome, with this
+    default. None: 128 plus the signal that ended the job."""
     then: Afterwards
     of_one: bool = False
     """True: the end of one node perhaps. False: all nodes say the same."""
     planned: bool = False
     """A person or a program wanted the job to end now."""
     stopped: bool = False
-    """Workers are told to go: they get the signal of the verdict and `--shutdown-timeout`. Else
-    they get SIGTERM and the grace of a restart."""
+    """Whether workers get the signal of the verdict and `--shutdown-timeout`; otherwise SIGTERM and
+    the grace of a restart."""
     help: str = ""
     """The words of the help about the exit code; empty: the verb."""
     state: str = ""
@@ -60,7 +60,7 @@ _AGAIN, _AT_NO_COST = Afterwards.AGAIN, Afterwards.AT_NO_COST
 
 
 class Outcome(Enum):
-    """How a job ended. The first ones are the surest where nodes say different things."""
+    """The outcome of a job. Where nodes report different ones, the first in this order counts."""
 
     _value_: str
     row: Row
@@ -84,7 +84,7 @@ class Outcome(Enum):
     )
     """The job has run for `--max-runtime`."""
     TIMED_OUT = "timed out", Row("timed out", _INFRASTRUCTURE, _AGAIN)
-    """Nodes were missing for too long."""
+    """Too few nodes came for too long."""
     INFRASTRUCTURE = (
         "infrastructure",
         Row(
@@ -102,7 +102,7 @@ class Outcome(Enum):
         "usage",
         Row("refused this node", _USAGE, Afterwards.NOT_AGAIN, of_one=True, help="wrong usage"),
     )
-    """Only an agent says so, of itself."""
+    """The agent was refused; only an agent reports this outcome, about itself."""
 
     def __new__(cls, name: str, row: Row | None = None) -> Outcome:
         if row is None:
@@ -121,7 +121,7 @@ class Outcome(Enum):
 
     @property
     def is_error(self) -> bool:
-        """Whether the exit code is that of a class, and of no success."""
+        """Whether the exit code is that of a class other than success."""
         return self.row.exits not in (None, ExitClass.SUCCESS)
 
 
@@ -135,7 +135,7 @@ CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
 
 
 def codes_of(then: Afterwards) -> list[int]:
-    """Return the exit codes before this next step.
+    """Return the exit codes that lead to this next step.
 
     A node is asked to leave by SIGTERM, and a person ends a job as SIGINT does.
     """
@@ -145,7 +145,7 @@ def codes_of(then: Afterwards) -> list[int]:
 
 
 def of_word(word: str) -> Outcome | None:
-    """Return the outcome of this name; None: a newer version has written it."""
+    """Return the outcome of this name; None if a newer version has written it."""
     return next((outcome for outcome in Outcome if outcome.value == word), None)
 
 

@@ -26,7 +26,7 @@ class Participant(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, str]:
-        """Nodes of one shape can stand in for each other."""
+        """The properties of a node that another one needs in order to replace it."""
         return self.candidate.workers, self.candidate.role
 
 
@@ -39,14 +39,14 @@ class WorkerRanks(Struct, frozen=True):
 
 
 def id_of_rank(node_rank: int) -> str:
-    """Return the id of a node of which a person said only the rank."""
+    """Return the id of a node for which only the rank was given."""
     return f"rank{node_rank}"
 
 
 def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
-    """Return a sort key that compares runs of ASCII digits as numbers and everything else as text.
+    """Return a sort key that compares runs of ASCII digits as numbers, and the rest as text.
 
-    A number is compared by its length, then digit by digit: `int` refuses very long ones.
+    A number is compared by its length, then digit by digit, because `int` refuses very long ones.
     """
     parts: list[tuple[int, int, str, str]] = []
     start = 0
@@ -63,7 +63,7 @@ def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
 
 
 def sort_key(node: Participant) -> tuple[object, ...]:
-    """Return the order of nodes that have not been in one world yet."""
+    """Return the sort key of nodes that have not been in one world yet."""
     candidate = node.candidate
     return (
         candidate.node_rank,
@@ -73,10 +73,11 @@ def sort_key(node: Participant) -> tuple[object, ...]:
 
 
 def fitting(nodes: Mapping[int, int], most: int, multiple: int) -> int:
-    """How many nodes can be one world. `nodes`: how many there are with so many workers each.
+    """Return how many nodes can form one world.
 
-    Those of which there are most come first, so that a node with a broken device is the one that
-    stands by; of that order as many as together have a multiple of `multiple` workers.
+    `nodes` is the number of nodes for each number of workers. The most frequent number of workers
+    comes first, so that a node with a broken device is the one on standby. Of that order it takes
+    as many nodes as have a multiple of `multiple` workers together.
     """
     fits = taken = workers = 0
     for each, count in sorted(nodes.items(), key=lambda item: (-item[1], -item[0])):

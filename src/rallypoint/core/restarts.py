@@ -34,29 +34,30 @@ if TYPE_CHECKING:
 
 BACKOFF_MAX_S = 60.0
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
-"""Before the restart after the second of them; doubled with each, up to the maximum."""
+"""The pause in seconds before the restart after the second equal failure, doubled with each one,
+and its maximum."""
 HANG = "hang"
 LIVED_S = 60.0
-"""Workers that report no steps have got further if they lived for so long."""
+"""The lifetime in seconds that counts as progress for workers that report no steps."""
 MAX_LINE = 400
-"""Characters of a last line that are kept and compared."""
+"""The most characters of a last line that are kept and compared."""
 _LONGEST = 30
-"""Doublings, so that no power overflows."""
+"""The most doublings, so that no power overflows."""
 
 
 class ComparedExit(Struct, frozen=True, array_like=True):
-    """How a worker ended, as far as two failures are compared."""
+    """The end of a worker, as far as two failures are compared."""
 
     how: str
     line: str
 
 
 class CrashLoop(Struct, frozen=True, array_like=True):
-    """How often the job has failed in the same way, without getting further meanwhile."""
+    """The number of equal failures in a row, without progress in between."""
 
     count: int = 0
     step: int = -1
-    """The furthest that was known when it failed last; -1: none was."""
+    """The furthest step at the last failure; -1: there was none."""
     ending: ComparedExit | None = None
 
 
@@ -65,16 +66,16 @@ NO_LOOP = CrashLoop()
 
 
 class StepReach(Struct, frozen=True):
-    """How far the job had come when a round ended."""
+    """The progress of the job at the end of a round."""
 
     step: int
-    """The largest that was ever reported; -1: none was."""
+    """The largest step that was ever reported; -1: there was none."""
     lived_s: float
-    """How long the workers of the round ran."""
+    """The lifetime of the round's workers, in seconds."""
 
 
 def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:
-    """Note that a round has ended by this failure."""
+    """Return the loop after a round that ended by this failure."""
     ending = ending_of(failure)
     repeats = loop.ending is not None and is_same(loop.ending, ending)
     count = loop.count + 1 if repeats and not _is_further(loop, reach) else 1
@@ -82,10 +83,10 @@ def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> Cra
 
 
 def after_another_end(loop: CrashLoop, reach: StepReach, *, is_planned: bool) -> CrashLoop:
-    """Note that a round has ended and no worker is to blame.
+    """Return the loop after a round that ended without a worker's fault.
 
-    A planned end says nothing of the failures before it, unless the job got further; any other is
-    another cause between them.
+    A planned end leaves the loop as it was, unless the job made progress; any other end is a
+    different cause.
     """
     if is_planned and not _is_further(loop, reach):
         return loop
@@ -97,19 +98,19 @@ def _is_further(loop: CrashLoop, reach: StepReach) -> bool:
 
 
 def pause_s(loop: CrashLoop) -> float:
-    """Before the restart that follows."""
+    """Return the pause in seconds before the next restart."""
     if loop.count < 2:
         return 0.0
     return min(PAUSE_S * 2.0 ** min(loop.count - 2, _LONGEST), PAUSE_MAX_S)
 
 
 def is_hopeless(loop: CrashLoop, most: int) -> bool:
-    """Return whether the same failure came so often (0: never) that restarting does not help."""
+    """Return whether `most` equal failures in a row were reached (0: never)."""
     return 0 < most <= loop.count
 
 
 def describe_loop(loop: CrashLoop) -> str:
-    """Return `the same failure 3 times at step 120`; empty for a first one."""
+    """Return the loop in words: `the same failure 3 times at step 120`; empty for a first one."""
     if loop.count < 2:
         return ""
     where = f" at step {loop.step}" if loop.step >= 0 else ", each within a minute of the start"
@@ -126,7 +127,7 @@ def is_same(first: ComparedExit, second: ComparedExit) -> bool:
 
 
 def digest(failure: WorkerExit) -> str:
-    """Short, and equal for failures that are equal, as far as can be told."""
+    """Return a short digest, which is equal for equal failures, as far as can be known."""
     ending = ending_of(failure)
     said = f"{ending.how}\0{normalised(ending.line)}"
     return blake2s(said.encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -144,16 +145,16 @@ def ending_of(failure: WorkerExit) -> ComparedExit:
 
 
 def _last_line(failure: WorkerExit) -> str:
-    """Return the exception, in its first line, or the last that the worker has written."""
+    """Return the first line of the exception, or the last line that the worker has written."""
     lines = failure.message.strip().splitlines() or failure.detail.strip().splitlines()[-1:]
     return (lines[0] if lines else failure.reason)[:MAX_LINE]
 
 
 def normalised(line: str) -> str:
-    """Return the text without what differs between two runs of one program.
+    """Return the text without parts that differ between two runs of one program.
 
     Addresses, sizes, times, pids, ranks and the like become `#`, also in the parts of a path; a
-    part of a path that is made at random is `#` as a whole.
+    random part of a path is `#` as a whole.
     """
     return _number().sub("#", _size().sub("#", _path_part().sub("#", line)))
 
@@ -172,7 +173,7 @@ def _path_part() -> Pattern[str]:
 
 @cache
 def _size() -> Pattern[str]:
-    """`20.00 MiB` and `1.2 GiB` are of one kind."""
+    """Return the pattern of a size, so that `20.00 MiB` and `1.2 GiB` are equal."""
     import re
 
     return re.compile(r"[-+]?\b\d+(?:\.\d+)?\s?(?:[KMGTkmgt]i?B|bytes|B)\b")
@@ -200,25 +201,22 @@ class Restart(Struct, frozen=True):
     delay_s: float
     reason: str
     repeats: str = ""
-    """How often the same has happened; empty: it has not."""
+    """How often the same failure has repeated, in words; empty: it has not."""
 
 
 class GiveUpJob(Struct, frozen=True):
-    """Do not try again."""
+    """Give up: do not restart."""
 
     reason: str
     no_progress: str = ""
-    """How often the same has happened, if that is why."""
+    """How often the same failure has repeated, if that is the reason."""
 
 
 RestartDecision = Restart | GiveUpJob
 
 
 class Ledger(Struct):
-    """The budget that has been spent.
-
-    `total` in the job's life, `entries` of those that still count.
-    """
+    """The charged restarts: `total` in the job's life, `entries` of those that still count."""
 
     total: int = 0
     entries: list[int] = field(default_factory=list)
@@ -227,10 +225,7 @@ class Ledger(Struct):
 def decide(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """Return the consequence of one more failure.
-
-    `loop`: with it, how often the same has happened.
-    """
+    """Return the consequence of one more failure. `loop` includes the failure."""
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if failure.message.startswith(UNGUARDED):
         return GiveUpJob("a restart can't help")
@@ -259,7 +254,7 @@ def decide(
 def charge(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """Decide about one failure and, if the workers restart, book it."""
+    """Decide about one failure, and charge it if the workers restart."""
     decision = decide(ledger, settings, failure, loop)
     if isinstance(decision, Restart):
         ledger.total += 1
@@ -279,7 +274,7 @@ def describe(decision: Restart, cause: str) -> str:
 
 
 def timers_wanted(ledger: Ledger, settings: SharedSettings) -> dict[Timer, float]:
-    """With a window, every entry is forgotten when it has passed."""
+    """Return the timers after which the ledger's entries are forgotten, if there is a window."""
     if not settings.restart_window_s:
         return {}
     kind, length_s = TimerKind.CHARGE, settings.restart_window_s

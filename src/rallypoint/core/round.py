@@ -182,7 +182,7 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
 
 
 def was_replaced(state: RoundState, ref: NodeRef) -> bool:
-    """Another agent has taken this agent's place: a join of the former one is answered so."""
+    """Return whether another agent has replaced this one, which is the answer to its join."""
     member = state.members.get(ref.node_id)
     last_seq = state.departed.get(ref.incarnation, 0)
     is_other = member is not None and member.ref != ref
@@ -190,7 +190,7 @@ def was_replaced(state: RoundState, ref: NodeRef) -> bool:
 
 
 def _arrive(state: RoundState, event: NodeJoined) -> RoundMember:
-    """Return a node that was not a member: a candidate now, or a late one."""
+    """Admit a node that was not a member, as a candidate or as a late node."""
     late = state.phase is RoundPhase.ACTIVE
     member = RoundMember(event.ref, event.seq, event.candidate, MemberState.STANDBY)
     member.is_proven = not (late and event.candidate.proves)
@@ -215,7 +215,7 @@ def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> lis
 def _proven(state: RoundState, event: NodeProven) -> list[Effect]:
     """Note that a late node has answered `ProveNode`.
 
-    What it says of the store of a round that is over says nothing of the next one.
+    The reachability of an ended round's store is ignored for the next round.
     """
     member = state.members.get(event.ref.node_id)
     if member is None or member.ref != event.ref or member.is_proven:
@@ -267,7 +267,7 @@ def _forget(state: RoundState, member: RoundMember, why: str, *, lost: bool) -> 
 
 
 def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
-    """Note that a node of this machine was lost from the round that has just ended."""
+    """Count the loss of a node of this machine, in the round that has just ended."""
     is_too_often = fitness.count_loss(state, machine, node_id)
     if machine in state.fitness.machines:
         late_nodes.machine_changed(state, machine)
@@ -275,7 +275,7 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
 
 
 def _count_breakdown(state: RoundState, node_id: str) -> list[Effect]:
-    """Count a helper process that has died on this node as a loss of its machine, once."""
+    """Count the death of a helper process on this node as a loss of its machine, once."""
     member = state.members.get(node_id)
     machine = fitness.machine_of(member) if member else node_id
     name = f"{state.round} {machine}"
@@ -381,7 +381,7 @@ def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
 
 
 def _stop_overdue(state: RoundState) -> list[Effect]:
-    """Give up the nodes that have not stopped, unless so many that none is to blame."""
+    """Give up the nodes that have not stopped, unless so many that they have a common cause."""
     stuck = [m.ref for m in state.members.values() if m.state is MemberState.STOPPING]
     after_s, more_s = state.stop_grace_s + STOP_SLACK_S, state.settings.stop_patience_s
     if not state.is_patient and more_s and is_mass(len(stuck), len(state.world)):
@@ -396,7 +396,7 @@ def _stop_overdue(state: RoundState) -> list[Effect]:
 
 
 def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
-    """Note that the active round ends: freeze the roster of the next one. O(N)."""
+    """End the active round, and freeze the roster of the next one. O(N)."""
     ended = state.round
     state.phase, state.round, state.held = RoundPhase.FORMING, ended + 1, True
     state.finishing, state.succeeded, state.eager_waiting = False, 0, 0
@@ -432,9 +432,9 @@ def _proceed(state: RoundState) -> list[Effect]:
 
 
 def _settle(state: RoundState) -> list[Effect]:
-    """Ask the host to judge the round, now that no member is stopping any more.
+    """Ask the host to judge the round when no member is stopping any more.
 
-    Asked again on every later event, since a host may have to wait (for a backoff), and judging
+    Asks again on every later event, because a host may have to wait (for a backoff), and judging
     twice is harmless.
     """
     forming = state.phase in (RoundPhase.FORMING, RoundPhase.LAST_CALL)
@@ -482,7 +482,7 @@ def _choose(state: RoundState, members: Sequence[RoundMember]) -> list[ranks.Par
 
 
 def _try_grow(state: RoundState) -> list[Effect]:
-    """Admit those who wait, if it is time (behaviour R2)."""
+    """Admit the waiting nodes, if it is time (behaviour R2)."""
     if state.settings.on_join is OnJoin.AT_CHECKPOINT or not late_nodes.may_be_admitted(state):
         return []
     return _grow(state)

@@ -1,9 +1,9 @@
-"""The record of one round of a job. Pure.
+"""The record of one round of a job: its size, its reason, its end, and the use of its time. Pure.
 
-How large it was, why it was formed, how it ended, and where its time went.
+A leader has one record of each of its rounds, and fills it as facts become known. People are shown
+the newest records; the file of `--history` has all.
 
-A leader has one record of each of its rounds, and fills it as things become known. People are shown
-the newest records; the file of `--history` has all. Two short forms of a record travel:
+Two short forms of a record travel:
 
 * `CarriedRound`: a leader hands on the newest round, in the record of the job.
 * `ReportedRound`: each node reports its last rounds to a leader that has taken over, once on each
@@ -11,7 +11,7 @@ the newest records; the file of `--history` has all. Two short forms of a record
 
 The first report of a round is believed, until a node of the next round reports: that node knows
 the reason as it was judged. Other nodes add the lengths of their phases. The node of the worker
-that failed first adds the words of that worker.
+that failed first adds the message of that worker.
 """
 
 from __future__ import annotations
@@ -31,18 +31,15 @@ ROUNDS_SHOWN = 3
 ROUNDS_REPORTED = 3
 """The number of the newest rounds in the reports of a node."""
 PHASES = ("rendezvous", "spawn", "first_output", "first_progress", "stop")
-"""The phases that a node knows of itself, in the order of messages. See `core/node/timeline.py`."""
+"""The phases that a node measures itself, in the order of messages. See `core/node/timeline.py`."""
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):
-    """The `Cause` of a round's end, for people and their programs.
-
-    A worker, or the loss of a node.
-    """
+    """The `Cause` of a round's end for display: a worker, or the loss of a node."""
 
     node: str
     text: str
-    """How the worker ended, or why the node was lost."""
+    """The end of the worker, or the reason of the node's loss, in words."""
     rank: int | None = None
     """The rank of the worker; None: it was a node."""
     local_rank: int = 0
@@ -53,13 +50,13 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     """The traceback of the worker, or the last lines of its stderr."""
     log_file: str = ""
     time: float = 0.0
-    """When it ended, by its node's clock."""
+    """The time of the end, by the node's clock."""
     collateral: int = 0
-    """How many other failures followed from it."""
+    """The number of other failures that followed from it."""
 
 
 def first_cause(cause: Cause | None) -> FirstCause | None:
-    """For people and their programs."""
+    """Return the cause for display; None if there is none."""
     if cause is None:
         return None
     failure = cause.failure
@@ -82,22 +79,22 @@ def first_cause(cause: Cause | None) -> FirstCause | None:
 
 
 class Slowest(Struct, frozen=True):
-    """The node that took longest for a phase of a round, and how long that was."""
+    """The node that took longest for a phase of a round, and the length."""
 
     node: str
     seconds: float
 
 
 class RoundRecord(Struct):
-    """A round, from when it was formed. Its names are those of the JSON."""
+    """The record of a round, from its forming on. Its names are those of the JSON."""
 
     round: int
     nodes: int = 0
     workers: int = 0
     why: str = ""
-    """Why it was formed; empty: nobody has told yet."""
+    """The reason why the round was formed; empty: not known yet."""
     formed: float = 0.0
-    """Unix seconds, as `ended`."""
+    """The time of forming in Unix seconds, as `ended`."""
     ended: float | None = None
     end: str = ""
     """The kind of its end: `failure`, `loss`, `drain`, `growth`, `infrastructure`, or the job's
@@ -105,7 +102,7 @@ class RoundRecord(Struct):
     end_text: str = ""
     cause: FirstCause | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by the work of the job, in the round and on the way to it."""
+    """The seconds of each kind of work, in the round and on the way to it."""
     first_step: int = -1
     last_step: int = -1
     slowest: dict[str, Slowest] = field(default_factory=dict)
@@ -122,7 +119,7 @@ class RoundRecord(Struct):
                 self.slowest[phase] = Slowest(node_id, seconds)
 
     def ends(self, reason: EndReason) -> None:
-        """Note the end, as it is known now."""
+        """Note the reason of the end, as far as it is known."""
         self.end, self.end_text = str(reason.kind.value), reason.text
 
 
@@ -133,42 +130,42 @@ class CarriedRound(Struct, frozen=True, array_like=True):
     nodes: int
     workers: int
     formed: float
-    """Unix seconds."""
+    """The time of forming in Unix seconds."""
     furthest_before: int = -1
-    """The largest step of the rounds before, if it is known."""
+    """The largest step of earlier rounds; -1: not known."""
     resumed: int = -1
-    """The first step that a node told of in it; -1: no node has told of one."""
+    """The first step that a node reported in this round; -1: none has."""
     step: int = -1
-    """The largest one."""
+    """The largest step of this round."""
 
 
 class ReportedRound(Struct, frozen=True, array_like=True):
-    """One round in a report of a node. Times are ages when it is sent."""
+    """One round in a report of a node. Times are ages at the time of sending."""
 
     stamp: Stamp
     nodes: int
     workers: int
     why: str
-    """Why it was formed."""
+    """The reason why the round was formed."""
     began_s: float
-    """How long ago the node was assigned to it, in seconds."""
+    """The seconds since the node was assigned to the round."""
     ended_s: float | None = None
-    """How long ago it was ended; None: it was not."""
+    """The seconds since the round was ended; None: it was not."""
     end: EndReason | None = None
-    """None: it runs."""
+    """The reason of its end; None: the round is active."""
     phases: tuple[float | None, ...] = ()
-    """Seconds of each of `PHASES` on this node; None: not known."""
+    """The seconds of each of `PHASES` on this node; None: not known."""
     failure: WorkerExit | None = None
-    """The failure of a worker of this node, if that ended the round."""
+    """The failure of this node's worker that ended the round, if one did."""
 
 
 def phase_lengths(phases: Mapping[str, float]) -> tuple[float | None, ...]:
-    """Return the lengths as a report has them, from those by the names of the phases."""
+    """Return the lengths in the order of a report, from those by phase."""
     return tuple(map(phases.get, PHASES))
 
 
 def ended_the_round(node_id: str, failure: WorkerExit | None, end: EndReason | None) -> bool:
-    """Return whether the end of the round names this failure."""
+    """Return whether the reason of the round's end names this failure."""
     named = "" if failure is None else describe_failure(node_id, failure)
     return end is not None and end.text == named
 
@@ -179,9 +176,9 @@ def add(
     reported: Sequence[ReportedRound],
     wall_ago: Callable[[float], float],
 ) -> None:
-    """Have the newest rounds of a history know what this node has reported of them.
+    """Add a node's reports to the newest rounds of a history.
 
-    `wall_ago`: so many seconds ago, in Unix seconds.
+    `wall_ago` converts an age in seconds to Unix seconds.
     """
     numbers = {one.stamp.round for one in reported}
     for one in reported:

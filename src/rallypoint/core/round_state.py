@@ -1,11 +1,10 @@
-"""The state of the round machine, and the timers that it needs.
+"""The state of the round machine, its timers, and small changes that keep its counts right.
 
-Also the small moves that keep its counts true.
+`round.py` explains the rules, and makes the decisions.
 
-`round.py` has the essay and the decisions; nothing here decides anything. A host calls
-`timers_wanted` after every step, starts the timers that are new and drops those that are gone; one
-that runs out comes back as `TimerEnded`. A host that merely loaded a state (from a journal, from a
-shared store) knows what to wait for in the same way.
+A host calls `timers_wanted` after every step, starts the new timers and drops those that are gone;
+one that ends comes back as `TimerEnded`. In the same way a host that merely loaded a state (from a
+journal, from a shared store) knows the timers.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from rallypoint.core.ranks import fitting
 from rallypoint.core.settings import OnJoin
 
 DEPARTED_MAX = 4096
-"""How many gone incarnations are remembered, to void their late joins."""
+"""The most gone incarnations that are remembered, to ignore their late joins."""
 
 
 class RoundPhase(Enum):
-    """Where the job is between two worlds."""
+    """The phase of the job between two worlds."""
 
     FORMING = "forming"
     LAST_CALL = "last call"
@@ -61,12 +60,12 @@ class RoundMember(Struct, array_like=True):
 
     @property
     def works(self) -> bool:
-        """Whether its workers run, and have not succeeded."""
+        """Whether the member's workers run, and have not succeeded."""
         return self.state is MemberState.RUNNING and not self.succeeded
 
 
 class RoundState(Struct, array_like=True):
-    """All that the machine knows. Only `round.step` changes it."""
+    """The state of the machine. Only `round.step` changes it."""
 
     settings: SharedSettings
     phase: RoundPhase = RoundPhase.FORMING
@@ -74,7 +73,7 @@ class RoundState(Struct, array_like=True):
     members: dict[str, RoundMember] = field(default_factory=dict)
     counts: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     joined_workers: dict[int, int] = field(default_factory=dict)
-    """How many of those that have joined have so many workers."""
+    """The number of joined nodes for each number of workers."""
     world: list[WorldEntry] = field(default_factory=list)
     """The last world, in rank order."""
     roster_size: int = 0
@@ -84,11 +83,11 @@ class RoundState(Struct, array_like=True):
     largest_world: int = 0
     growth_allowed: bool = False
     settled: bool = False
-    """No newcomer has come for a while."""
+    """Whether no node has joined for a while."""
     overdue: bool = False
-    """Newcomers keep coming, but the first of them has waited long enough."""
+    """Whether the first late node has waited long enough, though others keep joining."""
     arrivals: int = 0
-    """Late nodes so far, ever: names the settle timers."""
+    """The number of late nodes so far, from which the settle timers get their names."""
     first_arrival: int = 0
     eager_waiting: int = 0
     """The number of waiting nodes that the round may end to admit."""
@@ -96,36 +95,36 @@ class RoundState(Struct, array_like=True):
     is_patient: bool = False
     """Many are slow to stop, and are waited for longer."""
     lossy_rounds: list[int] = field(default_factory=list)
-    """Rounds of the last hour that have lost participants, however many."""
+    """The rounds of the last hour that have lost participants, however many each."""
     fitness: Fitness = field(default_factory=Fitness)
     """The machines that are held back, and the reasons."""
     bad_routes: dict[str, BadRoute] = field(default_factory=dict)
-    """Bad routes, by the id of the node that could not reach the store of rank 0."""
+    """The bad routes by the id of the node that could not reach the store of rank 0."""
     passed_over: list[str] = field(default_factory=list)
-    """Nodes that are not rank 0 while there is another, since others did not reach their store."""
+    """The nodes that become rank 0 last, because others did not reach their store."""
     started_world: frozenset[str] = frozenset()
     """The incarnations of the last world whose nodes all reached the store of rank 0."""
     departed: dict[str, int] = field(default_factory=dict)
-    """The last join of each incarnation that is gone: older joins are void."""
+    """The last join of each gone incarnation; older joins are void."""
     is_short: bool = False
-    """Too few nodes have come to this forming round: those that are held back take part, too."""
+    """Whether too few nodes have joined this forming round, so that nodes held back take part."""
     expected: int = 0
-    """The number of nodes that are waited for, and no more: a world of theirs was formed, and they
-    were not told. 0: there was none."""
+    """The exact number of nodes that are waited for, because their world was formed and they were
+    not told. 0: there was none."""
 
 
 def is_active(state: RoundState, round_: int) -> bool:
-    """Return whether this very round is running."""
+    """Return whether this round is active."""
     return state.phase is RoundPhase.ACTIVE and state.round == round_
 
 
 def working(state: RoundState) -> list[NodeRef]:
-    """Return the nodes that work. O(N)."""
+    """Return the nodes whose workers run. O(N)."""
     return [member.ref for member in state.members.values() if member.works]
 
 
 def set_member_state(state: RoundState, member: RoundMember, member_state: MemberState) -> None:
-    """Change a member's state."""
+    """Change a member's state, and the counts."""
     _count(state, member, -1)
     member.state = member_state
     _count(state, member, 1)
@@ -138,7 +137,7 @@ def add(state: RoundState, member: RoundMember) -> None:
 
 
 def renew(state: RoundState, member: RoundMember, join: NodeJoined) -> None:
-    """Note that a member has joined again, and may have other workers."""
+    """Note that a member has joined again, perhaps with other workers."""
     _count(state, member, -1)
     member.seq, member.candidate = join.seq, join.candidate
     _count(state, member, 1)
@@ -165,9 +164,10 @@ def withdraw(state: RoundState, member: RoundMember) -> None:
 
 
 def joined_enough(state: RoundState) -> bool:
-    """Return whether the nodes that have joined can be a world.
+    """Return whether the joined nodes can form a world.
 
-    They are the minimum, and their workers a multiple of what was asked for, if some stand by.
+    The minimum has joined, and with `world_multiple_of` so many of them have a valid number of
+    workers together.
     """
     settings, joined = state.settings, state.counts[MemberState.JOINED]
     if settings.world_multiple_of > 1 and joined >= settings.min_nodes:
@@ -183,13 +183,13 @@ def _count(state: RoundState, member: RoundMember, number: int) -> None:
 
 
 STOP_SLACK_S = 2.0
-"""A node that has not stopped so long after its own grace "would not stop"."""
+"""The slack in seconds after a node's own grace, after which it counts as not stopping."""
 PATIENCE = "patience"
-"""Names the wait for many that have not stopped by then."""
+"""The name of the timer for many nodes that have not stopped in time."""
 
 
 def timers_wanted(state: RoundState) -> dict[Timer, float]:
-    """Every wait that the state asks for, with its length in seconds. O(number of timers)."""
+    """Return every timer that the state needs, with its length in seconds. O(number of timers)."""
     wanted: dict[Timer, float] = {}
     match state.phase:
         case RoundPhase.CLOSED:

@@ -1,11 +1,10 @@
-"""For how long an agent whose connection broke looks for its coordinator. Pure.
+"""The time for which an agent looks for its coordinator after a broken connection. Pure.
 
-A node whose connection broke looks for its coordinator (`Search`). No answer, no route, a name that
-does not resolve may be the network between the two: a node that was cut off for longer than its
-lease comes back as a newcomer, if the job still lives. A host that refuses the connection, or
-another server in its place, says that this coordinator is gone, and its job with it: nobody looks
-for it for longer than the lease. One that refuses after it did not answer may just be starting
-again: that is tolerated for one lease.
+No answer, no route, or a name that does not resolve may be a fault of the network: a node that was
+cut off for longer than its lease comes back as a newcomer, if the job still lives. A host that
+refuses the connection, or another server in its place, shows that this coordinator is gone, and its
+job with it: then the search ends with the lease. A host that refuses after it did not answer may
+just be restarting: that is tolerated for one lease.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from msgspec import Struct
 from rallypoint.core.text import named
 
 NO_ANSWER_S = 120.0
-"""Seconds after the connection broke in which a host that does not answer is tried, unless a person
-has given another time."""
+"""How long a host that does not answer is tried by default, in seconds after the connection
+broke."""
 
 
 class DialOutcome(Enum):
-    """How the host answered an attempt to reach the coordinator."""
+    """The result of an attempt to reach the coordinator."""
 
     NONE = "no answer"
     REFUSED = "refused"
@@ -30,14 +29,14 @@ class DialOutcome(Enum):
 
 
 class Search(Struct):
-    """The attempts since one connection broke."""
+    """The attempts to connect since one connection broke."""
 
     broken_at: float
     lease_end: float
-    """When this node must have stopped its workers."""
+    """The time at which this node must have stopped its workers."""
     lease_s: float
     timeout_s: float | None
-    """The time that a person gave (`--reconnect-timeout`), whatever the answer; None: no time."""
+    """The time limit from `--reconnect-timeout`, whatever the answer; None: not given."""
     was_unanswered: bool = False
     refused_since: float | None = None
     """When the newest row of refusals began; None: the last attempt had no answer."""
@@ -54,7 +53,7 @@ def attempted(search: Search, now: float, answer: DialOutcome, error: str) -> No
 
 
 def ends_at(search: Search) -> float:
-    """Return when to give up, unless another attempt is answered otherwise."""
+    """Return when the search ends, unless another attempt has another result."""
     if search.timeout_s is not None:
         return max(search.lease_end, search.broken_at + search.timeout_s)
     no_answer_end = max(search.lease_end, search.broken_at + NO_ANSWER_S)
@@ -66,7 +65,7 @@ def ends_at(search: Search) -> float:
 
 
 def waiting_text(search: Search, now: float) -> str:
-    """Half a line that says what a node waits for when its lease is over; empty: it gives up."""
+    """Return what a node waits for after its lease, half a line; empty: it gives up."""
     left_s = ends_at(search) - now
     if left_s <= 0:
         return ""
@@ -75,7 +74,7 @@ def waiting_text(search: Search, now: float) -> str:
 
 
 def given_up_text(search: Search, now: float) -> str:
-    """Return why the search is over, one line: was there no answer, or was it refused?"""
+    """Return why the search is over, one line: no answer, or refused connections."""
     waited_s = now - search.broken_at
     if search.refused_since is not None:
         return (

@@ -62,7 +62,7 @@ class Identity(Struct, frozen=True):
     """The identity of this agent."""
 
     node_id: str
-    """Empty: the coordinator makes one from the host name."""
+    """The node id; empty: the coordinator makes one from the host name."""
     host_name: str
     incarnation: str
 
@@ -71,12 +71,12 @@ class SessionRules(Struct, frozen=True):
     """The rules for the session of one agent."""
 
     reconnect_timeout_s: float | None = None
-    """How long to look for a lost coordinator; None: as `Search` says."""
+    """How long to look for a lost coordinator, in seconds; None: the default of `Search`."""
     has_fence: bool = True
-    """False where nobody can take this node's place: then the lease never ends."""
+    """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf
-    """No lease is counted from a later time, whatever was answered: of a node that leads the job
-    itself, when it was known last that no other one does."""
+    """Returns the latest time from which a lease may count. For a node that leads the job itself:
+    when no other node led for certain."""
     promises: Promises | None = None
     """The promises of a node that may lead the job next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()
@@ -87,7 +87,7 @@ USUAL_RULES = SessionRules()
 
 
 class Send(Struct, frozen=True):
-    """Send this on the present connection."""
+    """Send a message on the present connection."""
 
     message: m.ToCoordinator
 
@@ -105,13 +105,13 @@ class Suspended(Struct, frozen=True):
 
 
 class OrderPushed(Struct, frozen=True):
-    """The coordinator says this."""
+    """The coordinator has sent this order."""
 
     message: m.Order | m.HeartbeatAck
 
 
 class CollectionAsked(Struct, frozen=True):
-    """Somebody wants to know something of the workers here."""
+    """A person asks something about the workers of this node."""
 
     message: m.Collecting
 
@@ -123,13 +123,13 @@ class Acknowledged(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """The coordinator won't have this node."""
+    """The coordinator refuses this node."""
 
     error: RallypointError
 
 
 class Held(Struct, frozen=True):
-    """The lease was renewed, until this time."""
+    """The lease was renewed until this time."""
 
     until: float
 
@@ -161,7 +161,7 @@ _LASTING = m.Enrolled | m.Finishing | m.Succeeded | m.Drain
 
 
 def _lasts(report: m.Report) -> bool:
-    """Return whether the report tells what holds until the round ends, or for good."""
+    """Return whether the report stays valid until the round ends, or for good."""
     if isinstance(report, m.CheckpointAnswered):
         # Workers may have ended because of that.
         return report.listens and not report.drains and not report.goes_on
@@ -169,12 +169,12 @@ def _lasts(report: m.Report) -> bool:
 
 
 class Outbox:
-    """Numbers reports, and keeps them until they are acknowledged."""
+    """The reports of this agent, numbered and kept until they are acknowledged."""
 
     def __init__(self) -> None:
         self._numbers = 0
         self._unacknowledged: deque[tuple[m.Numbered, float]] = deque()
-        """Each with when it was made."""
+        """The unacknowledged reports, each with the time when it was made."""
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
         """The lasting reports by their kinds, each with the time when it was made."""
         self._joined: m.Join | None = None
@@ -185,7 +185,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Every report was acknowledged."""
+        """Whether every report was acknowledged."""
         return not self._unacknowledged
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
@@ -199,13 +199,13 @@ class Outbox:
         return self._keep(report, now)
 
     def answered(self, assigned: m.Assigned) -> None:
-        """Note what the newest join has led to, unless it is said again."""
+        """Note the place that the newest join led to; a repetition is ignored."""
         if self._joined is not None and assigned.stamp != self.placed_in:
             self.placed_in = assigned.stamp
             self.place = _brief(m.Place(self._joined, assigned.assignment))
 
     def acknowledged(self, number: int) -> list[m.Report]:
-        """Return the reports up to this number, which were kept until now."""
+        """Drop the reports up to this number, and return them."""
         found: list[m.Report] = []
         while self._unacknowledged and self._unacknowledged[0][0].number <= number:
             found.append(self._unacknowledged.popleft()[0].report)
@@ -217,7 +217,7 @@ class Outbox:
         self._lasting.clear()
 
     def unsent(self, now: float) -> list[m.Numbered]:
-        """Return all that were not acknowledged, as they are to be sent now."""
+        """Return the unacknowledged reports, with their present ages."""
         return [
             m.Numbered(numbered.number, aged(numbered.report, now - made_at))
             for numbered, made_at in self._unacknowledged
@@ -226,7 +226,7 @@ class Outbox:
     def again(self, now: float) -> list[m.Numbered]:
         """Return all reports that another coordinator needs, in order, with new numbers.
 
-        What still holds of what was acknowledged, and what was not acknowledged.
+        They are the acknowledged ones that are still valid, and the unacknowledged ones.
         """
         waiting = [(numbered.report, made_at) for numbered, made_at in self._unacknowledged]
         lasting = [kept for kept in self._lasting.values() if kept not in waiting]
@@ -243,8 +243,10 @@ class Outbox:
 
 
 def _brief(place: m.Place) -> m.Place:
-    """The same without what grows with the number of workers, since a node attaches with it: the
-    programs of this world have their ports, and the next join brings others.
+    """Return the place without its ports and worker addresses.
+
+    A node sends its place when it attaches, and those two grow with the number of workers. The
+    programs of this world have their ports already, and the next join brings others.
     """
     joined, assignment = place.joined, place.assignment
     if not joined.candidate.ports:
@@ -254,7 +256,7 @@ def _brief(place: m.Place) -> m.Place:
 
 
 def aged(report: m.Report, seconds: float) -> m.Report:
-    """Return the same, told so much later than it was made."""
+    """Return the report with its ages raised by `seconds`."""
     if seconds <= 0:
         return report
     match report:
@@ -280,7 +282,7 @@ class AgentEnd:
         self.identity, self.settings = identity, settings
         self.rules = rules
         self.attached = former
-        """How the coordinator attached this node last."""
+        """The coordinator's last answer to an attach."""
         self._link, self.is_closed = SessionLink.NONE, False
         self.generation = self._opened = 0
         """The number of the newest connection."""
@@ -288,23 +290,23 @@ class AgentEnd:
         self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=rules.has_fence)
         self._reports = Outbox()
         self._search: Search | None = None
-        """Since the connection broke, until this node is attached again."""
+        """The time when the connection broke; None once this node is attached again."""
         self.told: Position | None = None
-        """The newest position of the job's record that a leader has told; None: none has."""
+        """The newest position of the job's record that a leader has sent; None: none has."""
 
     @property
     def is_attached(self) -> bool:
-        """The coordinator has attached the present connection."""
+        """Whether the coordinator has attached the present connection."""
         return self._link is SessionLink.ATTACHED
 
     @property
     def place(self) -> m.Place | None:
-        """The newest that this node was assigned."""
+        """The newest place that was assigned to this node."""
         return self._reports.place
 
     @property
     def dead_place(self) -> DeadPlace | None:
-        """The place that is told to others when this agent is dead; None: there is none."""
+        """The place to report when this agent is dead; None: there is none."""
         placed = self._reports.placed_in
         if self.place is None or placed is None:
             return None
@@ -313,7 +315,7 @@ class AgentEnd:
 
     @property
     def is_all_acknowledged(self) -> bool:
-        """No report waits for the coordinator."""
+        """Whether no report waits for an acknowledgement."""
         return self._reports.is_empty
 
     def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
@@ -340,7 +342,7 @@ class AgentEnd:
         return [Send(attach)]
 
     def disconnected(self, now: float, why: str) -> list[AgentEffect]:
-        """Return the connection broke."""
+        """Handle a broken connection."""
         self._link = SessionLink.NONE
         self._lease.disconnected()
         if self._search is None:
@@ -350,7 +352,7 @@ class AgentEnd:
         return [] if self.is_closed else [Suspended(why)]
 
     def before_attempt(self, now: float) -> list[AgentEffect]:
-        """Another attempt to connect is about to be made: `SessionGivenUp` instead, or nothing."""
+        """Return `SessionGivenUp` if no further attempt to connect should be made."""
         search = self._search
         if search is None or not search.last_error or now <= ends_at(search):
             return []
@@ -363,18 +365,18 @@ class AgentEnd:
         return [CoordinatorRefuses()] if answer is DialOutcome.REFUSED else []
 
     def report(self, report: m.Report, now: float) -> list[AgentEffect]:
-        """Keep this until it is acknowledged."""
+        """Send a report, and keep it until it is acknowledged."""
         numbered = self._reports.add(report, now)
         return [Send(numbered)] if self._link is SessionLink.ATTACHED else []
 
     def woke_up(self, now: float) -> list[AgentEffect]:
-        """After every wake-up, before anything that arrived is looked at: is the lease over?"""
+        """Check the lease after every wake-up, before anything that arrived is processed."""
         if not self._lease.has_ended(now) or self.is_closed:
             return []
         return [*self._drop(self._lease.silent_s(now)), LeaseEnded(self._waits_for(now))]
 
     def received(self, now: float, message: m.ToAgent) -> list[AgentEffect]:
-        """Return the coordinator says this on the present connection."""
+        """Handle a message of the coordinator on the present connection."""
         if self.is_closed:
             return []
         if isinstance(message, m.Positioned):
@@ -436,7 +438,7 @@ class AgentEnd:
         progress: NodeProgress | None = None,
         rounds: tuple[ReportedRound, ...] = (),
     ) -> list[AgentEffect]:
-        """Send a heartbeat, since it is time or there is news."""
+        """Send a heartbeat, because it is due or there is news."""
         if self._link is SessionLink.NONE:
             return []
         unanswered_s = self._lease.unanswered_s(now)
@@ -461,14 +463,14 @@ class AgentEnd:
 
     @property
     def spread_s(self) -> float:
-        """Return the time of which a random part is waited for before connecting again.
+        """The longest random wait in seconds before the next connection.
 
-        If it was not this node that ended the last connection.
+        It applies if this node did not end the last connection.
         """
         return 0.0 if self.attached is None else min(self.attached.spread_s, self.settings.lease_s)
 
     def _promise(self, now: float) -> Promise | None:
-        """For the leader that has attached this node, if another one may follow it."""
+        """Return the promise to the leader that attached this node, if one may follow it."""
         promises, attached = self.rules.promises, self.attached
         if promises is None or self._link is not SessionLink.ATTACHED:
             return None
@@ -480,7 +482,7 @@ class AgentEnd:
             self.told = told
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
-        """Drop a connection on which no answer comes.
+        """Drop a connection without answers.
 
         A new one may get through, or be refused by the host.
         """
@@ -522,7 +524,7 @@ class AgentEnd:
         return [*woke_up, Held(self._lease.renew(now, sent_at, self.rules.vouched_at()))]
 
     def _vouched(self, now: float) -> list[AgentEffect]:
-        """Return the effects of an act of a leader that is a node: it may be known for longer."""
+        """Extend the latest start of the lease of a node that leads the job itself."""
         vouched_at = self.rules.vouched_at()
         if vouched_at == inf or self._link is not SessionLink.ATTACHED:
             return []

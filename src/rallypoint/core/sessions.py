@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
     from rallypoint.core.takeover.handover import Handover, Recovery
 
 LATE_S = 0.5
-"""A timer of the host that fires so late says that its process did not run."""
+"""The delay of a timer, in seconds, that shows that the host's process did not run."""
 SILENCE_STEP = 1 / 3
 """A share of the lease: a newcomer is told of another agent's silence in steps of this length."""
 
@@ -59,7 +59,7 @@ JobStep = Callable[[JobState, JobEvent, float], list[JobEffect]]
 
 
 class Sessions:
-    """All that one job's coordinator decides."""
+    """The sessions and the decisions of one job's coordinator."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Sessions:
         handover: Handover | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`wall_time` turns a time of the host into what people are shown.
+        """Make the sessions of one job.
 
-        `handover`: another one can take the job over, or this one has. `wall_ms`: for a new number
-        of the job.
+        `wall_time` converts the host's times for display, `wall_ms` is for the job's number.
+        `handover` is given if another coordinator can take the job over, or this one has.
         """
         self.job, self._wall_ms = job, wall_ms
         settings = job.round.settings
@@ -89,14 +89,14 @@ class Sessions:
             settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
         )
         self._faulty: set[str] = set()
-        """Incarnations of agents whose session has ended by an exception of the coordinator's."""
+        """The incarnations of agents whose session has ended by an exception in the coordinator."""
         self._ended_at: float | None = None
         self._told_incarnation = job.incarnation
-        """The number of the job that the agents were told."""
+        """The number of the job that the agents know."""
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the job ended, once it has."""
+        """The verdict of the job; None: it has not ended."""
         return self.job.verdict
 
     @property
@@ -113,7 +113,7 @@ class Sessions:
 
     @property
     def all(self) -> Collection[Session]:
-        """The sessions of agents that are here, or may still come back."""
+        """The sessions of agents that are connected, or may still return."""
         return self._sessions.values()
 
     def of_node(self, node_id: str) -> Session | None:
@@ -122,11 +122,11 @@ class Sessions:
         return None if holder is None else self._sessions.get(holder.incarnation)
 
     def of_agent(self, incarnation: str) -> Session | None:
-        """Return the session of this very agent."""
+        """Return the session of this agent."""
         return self._sessions.get(incarnation)
 
     def on(self, connection: int) -> Session | None:
-        """Return the one that this connection carries; None: none, or it was replaced."""
+        """Return the session of this connection; None: none, or it has a newer connection."""
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
@@ -135,7 +135,7 @@ class Sessions:
         return self._tell_incarnation()
 
     def _tell_incarnation(self) -> list[HostEffect]:
-        """Return all agents learn the number of the job where it has changed."""
+        """Tell all agents the number of the job if it has changed."""
         found: list[HostEffect] = []
         if self._told_incarnation == self.job.incarnation:
             return found
@@ -145,9 +145,9 @@ class Sessions:
         return found
 
     def attach(self, connection: int, peer: str, hello: m.Attach, now: float) -> list[HostEffect]:
-        """Open a session, or resume it: the first message of a connection from `peer`.
+        """Open or resume a session, by the first message of a connection from `peer`.
 
-        An agent that comes after the end hears the verdict, whatever its settings.
+        An agent that comes after the end gets the verdict, whatever its settings.
         """
         differences = self.settings.differences(hello.settings)
         if differences and self.verdict is None:
@@ -187,7 +187,7 @@ class Sessions:
     def received(
         self, connection: int, message: m.Numbered | m.Heartbeat, now: float
     ) -> list[HostEffect]:
-        """Take a message of an attached agent, which is a sign of its life, too."""
+        """Handle a message of an attached agent, which is also a sign of life."""
         session = self._by_connection.get(connection)
         if session is None:
             return []
@@ -219,9 +219,9 @@ class Sessions:
         return effects
 
     def connection_closed(self, connection: int, now: float, *, reset: bool) -> None:
-        """Note that a connection ended; the session lives on for its grace.
+        """Note that a connection ended; the session continues for its grace.
 
-        `reset`: not because the peer has ended it.
+        `reset`: the peer did not end it.
         """
         session = self._by_connection.pop(connection, None)
         if session is not None:
@@ -234,9 +234,8 @@ class Sessions:
     def drain(self, wanted: DrainRequest) -> list[HostEffect]:
         """Handle a person's request that a node leaves.
 
-        It is answered at once, and again when the node is no longer part of the job; a node that is
-        not connected is asked when it attaches again. After a takeover a node that is not here may
-        still come.
+        It is answered at once, and again when the node has left. A node that is not connected is
+        asked when it attaches; after a takeover an absent node may still come.
         """
         session = self.of_node(wanted.node_id)
         gone = "" if self._handover is None else self._handover.gone(wanted.node_id)
@@ -266,14 +265,14 @@ class Sessions:
         return f"it hosts the job, which ends with it ({count(len(self._sessions), 'node')})"
 
     def _drain_kept(self) -> list[HostEffect]:
-        """Drain the nodes of kept requests that are known by now, or that will not come."""
+        """Drain the nodes of kept requests that are known now, or that will not come."""
         due = self._drains.take(lambda n: self._recovery is None or self.of_node(n) is not None)
         return [effect for wanted in due for effect in self.drain(wanted)]
 
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
     ) -> list[HostEffect]:
-        """Note the death of an agent, as its guard says and proves, once for each connection."""
+        """Handle a guard's notice of a death, with its proof, once for each connection."""
         session = self._sessions.get(notice.incarnation)
         if session is None:  # It was lost or has left meanwhile.
             return []
@@ -289,10 +288,9 @@ class Sessions:
         return [kinds.CONNECTION_CLOSED(text)]
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """End the session on whose connection a message caused an unexpected exception.
+        """End the session whose message caused an unexpected exception, without a retry.
 
-        The report is not applied again. The agent comes back as a newcomer; the second time it is
-        expelled for good.
+        The agent comes back as a newcomer; the second time it is expelled for good.
         """
         session = self._by_connection.get(connection)
         if session is None:
@@ -313,7 +311,7 @@ class Sessions:
         return [] if session is None else self._turn_away(session, text, now)
 
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
-        """Note that a timer has ended, a node was lost, or a person wants something."""
+        """Apply an event of the host: a timer, a loss, or a person's request."""
         if self._recovery is not None:
             is_over = self._recovery.hears(event)
             return [*self._recover(now), *self._drain_kept()] if is_over else []
@@ -327,7 +325,7 @@ class Sessions:
     def apply_own(self, event: JobEvent, now: float) -> list[HostEffect]:
         """Apply an event that no agent has sent, as `apply` does.
 
-        There is no session that an error could end, and the job may wait for this event.
+        An error can end no session here, and the job may wait for this event.
         """
         try:
             return self.apply(event, now)
@@ -335,14 +333,14 @@ class Sessions:
             return [Faulted(event, error)]
 
     def give_up(self, why: str, now: float) -> list[HostEffect]:
-        """End the job rather than let it hang on an event of its own that can't be applied."""
+        """End the job, because an event that it waits for can't be applied."""
         if self.verdict is not None:
             return []
         text = f"the coordinator failed three times at the same event: {why}"
         return self._follow(close_job(self.job, Outcome.INFRASTRUCTURE, text), now)
 
     def check(self, now: float, late_s: float = 0.0) -> list[HostEffect]:
-        """Return the effects for agents that are lost now."""
+        """Declare silent agents lost, and return the effects."""
         lagged = self.liveness.lagged(now, late_s) if late_s > LATE_S else None
         lost, patience = self.liveness.check(now)
         effects = [self._patient(found) for found in (lagged, patience) if found is not None]
@@ -353,12 +351,12 @@ class Sessions:
     def lose(
         self, incarnation: str, why: str, last_heard_at: float, now: float
     ) -> list[HostEffect]:
-        """Note that this agent is lost, as of when it was last heard."""
+        """Declare this agent lost, as of its last message."""
         session = self._sessions.get(incarnation)
         return [] if session is None else self._lose(session, why, last_heard_at, now)
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """Every wait that the job asks for, in seconds; answered by `apply(TimerEnded(...))`."""
+        """Return the timers of the job in seconds; each is answered by `apply(TimerEnded(...))`."""
         if self._recovery is not None:
             return self._recovery.timers_wanted()
         return jobs.timers_wanted(self.job)
@@ -389,7 +387,7 @@ class Sessions:
         return None if self._handover is None else self._handover.recovery
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
-        """Return whether the agent took part in what the last coordinator had formed."""
+        """Return whether the agent took part in the round of the last coordinator."""
         handover, place = self._handover, hello.place
         if handover is None:
             return False
@@ -403,7 +401,7 @@ class Sessions:
         return True
 
     def _recover(self, now: float) -> list[HostEffect]:
-        """Continue the job, now that it is known what runs, or no node is waited for any longer."""
+        """Continue the job when its nodes have come back, or are no longer waited for."""
         assert self._handover is not None
         assert self._recovery is not None
         found, recovered = self._handover.follow(self.job, now)
@@ -434,7 +432,7 @@ class Sessions:
     def _acknowledge(
         self, session: Session, *, is_new_connection: bool = False
     ) -> list[HostEffect]:
-        """Up to the first report that another coordinator would need."""
+        """Acknowledge reports up to the first one that another coordinator would need."""
         handover, inbox = self._handover, session.inbox
         waiting = inbox.unsettled
         if handover is not None:
@@ -493,7 +491,7 @@ class Sessions:
         return contest.waits_for(self._sessions[holder].peer, silent_s // step_s * step_s)
 
     def _let_in(self, now: float) -> list[HostEffect]:
-        """Agents join that waited for one that is gone; after the end they hear how it was."""
+        """Let agents join that waited for a lost one; after the end they get the verdict."""
         effects: list[HostEffect] = []
         is_over = self.verdict is not None
         for contest in self._contests.take_free(self._names, all_of_them=is_over):
@@ -537,14 +535,17 @@ class Sessions:
         return found + self._let_in(now) if is_any_gone else found
 
     def _send(self, ref: NodeRef, message: m.ToAgent) -> list[HostEffect]:
-        """Note that an agent without a connection gets what holds when it is back."""
+        """Send a message to an agent, if it has a connection.
+
+        Else it is informed when it returns.
+        """
         session = self._sessions.get(ref.incarnation)
         if session is None or session.connection is None:
             return []
         return [SendTo(session.connection, message)]
 
     def _dated(self, ref: NodeRef, verdict: Verdict, now: float) -> Verdict:
-        """For an agent that came after the end: how long ago that was."""
+        """Return the verdict with its age, for an agent that came after the end."""
         session = self._sessions.get(ref.incarnation)
         if session is None or not session.came_late or self._ended_at is None:
             return verdict
@@ -557,7 +558,7 @@ class Sessions:
         return effects + self._lose(session, text, now, now)
 
     def _hang_up(self, session: Session) -> list[HostEffect]:
-        """Return an agent that is still there attaches anew, and learns what it missed."""
+        """Close the connection of an agent, so that it attaches anew and gets what it missed."""
         connection, session.connection = session.connection, None
         if connection is None:
             return []

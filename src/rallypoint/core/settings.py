@@ -1,11 +1,11 @@
-"""Every setting of a job, in one table.
+"""All settings of a job, in one table.
 
 The command line, its help, the documentation, the library's parameters, the checks of `config.py`
 and the comparison between nodes are made from it.
 
 A new setting that all nodes must agree on is a field of `SharedSettings` and a row of the table,
 both in this file, and is used where it has an effect. A setting of one node is a field of a struct
-in `config.py` and a row here, whose `target` names that field. Defaults stand in the structs alone.
+in `config.py` and a row here, whose `target` names that field. Defaults are in the structs only.
 Pure data.
 """
 
@@ -27,29 +27,29 @@ MAX_NUMBER = 2**62
 """The largest number of a round, a message, a life or a coordinator; above it there is room for
 some more."""
 MIN_SECONDS = 0.001
-"""The shortest time that is not 0: a shorter lease only keeps the coordinator busy."""
+"""The shortest time other than 0, in seconds: a shorter lease only keeps the coordinator busy."""
 MAX_SECONDS = 1e9
 """30 years: more means no end. Every clock and timer here can take it."""
 MAX_WAIT_S = 86_400.0
 """A day: how long one node may have the others wait for its workers to stop."""
 HOLD_S = 10.0
-"""How long a leader may act after it has written its job's record."""
+"""How long a leader may act after it has written its job's record, in seconds."""
 HOLD_MIN_S, HOLD_MAX_S = 2, 300
 MAX_EXIT_CODES = 255
 """The longest list of exit codes: all but 0."""
 ENGINE_NAMES = ("file", "etcd", "kubernetes")
-"""The engines of registers that are built in: `register/engines.py` has a row for each."""
+"""The names of the built-in engines of registers; `register/engines.py` has a row for each."""
 FOR_DIRECTORIES = "file"
-"""The engine of a directory that is named without one, and of records in a shared home."""
+"""The default engine for a directory, and for records in a shared home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
-"""How a person has any node lead a job."""
+"""The options for a job that any node may lead."""
 BY_ENDPOINT = ("tcp", "c10d", "static")
-"""The backends of jobs whose endpoint says which node hosts them."""
+"""The backends whose endpoint determines the node that hosts the job."""
 ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
-"""Launchers and frameworks whose variables workers may have; they have torch's in any case."""
+"""The launchers and frameworks whose variables workers can get besides torch's."""
 MAX_TOLD_WORKERS, MAX_TOLD_BYTES = 4096, 120_000
-"""The most workers that are told of each other's addresses, and the most bytes of these: they
-become one variable, and the kernel takes none of more than 128 KiB."""
+"""The most workers whose addresses are passed to each other, and the most bytes of these addresses:
+they become one variable, and the kernel's limit is 128 KiB."""
 UNNAMED_RUN_ID = "none"
 """The run id of a job without a name, as with torchrun: several nodes must agree on one."""
 
@@ -67,12 +67,12 @@ class OnJoin(Enum):
 
 
 SETTINGS_UNCOUNTED = 24
-"""A coordinator of an older version, which does not tell how many settings of a job it knows, knows
-the first 24."""
+"""The number of settings that a coordinator of an older version knows, which does not send this
+number."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):
-    """The settings that every node of a job must agree on (behaviour R7). Seconds throughout."""
+    """The settings that every node of a job must agree on (behaviour R7). Times are in seconds."""
 
     run_id: str
     min_nodes: int = 1
@@ -80,42 +80,43 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     static: bool = False
     """Group ranks are given by `node_rank`, and the round store shares the endpoint's port."""
     max_restarts: int = 0
-    """Worker failures that are healed. Membership changes never count."""
+    """The number of worker failures that are restarted. Membership changes never count."""
     restart_window_s: float = 0.0
     """0: the budget is for the job's whole life; else it is for any so many seconds."""
     restart_backoff_s: float = 0.0
-    """Pause before the first restart, doubled for each further one, at most 60 s."""
+    """The pause before the first restart, doubled for each further one, at most 60 s."""
     no_restart_exit_codes: tuple[int, ...] = ()
-    """Exit codes that end the job whatever the budget."""
+    """The exit codes that end the job even if the budget is not used up."""
     lease_s: float = 15.0
-    """How long a node may send nothing. Short: a dead node is noticed sooner. Long: a paused or
-    overloaded one is not expelled. A node that dies with its connection is noticed at once."""
+    """How long a node may be silent before it is lost. A short lease detects a dead node sooner, a
+    long one does not expel a paused or overloaded node. A node that dies with its connection is
+    detected at once."""
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 1.0
-    """How long a node whose end closed the connection may take to come back before it is lost."""
+    """How long a node that closed its connection may take to return before it is lost."""
     join_timeout_s: float = 600.0
     """How long a forming round may lack nodes before the job ends."""
     last_call_s: float = 30.0
     """How long the first round waits for more than the minimum."""
     join_settle_s: float = 10.0
-    """Late nodes are admitted when none has come for so long."""
+    """The time without a new node after which late nodes are admitted."""
     join_settle_max_s: float = 60.0
     min_growth_interval_s: float = 60.0
-    """A round this young is not ended to admit late nodes."""
+    """The least age of a round that may end to admit late nodes."""
     on_join: OnJoin = OnJoin.RESTART
     max_node_losses_per_hour: int = 10
     """The number of rounds in an hour that may lose nodes, however many each; the next one ends the
     job."""
     hang_timeout_s: float = 0.0
-    """A worker that has reported progress and then none for so long ends the round; 0: none does.
-    Longer than the longest step, with its checkpoint and its evaluation. Equal on all nodes,
-    because a rank that hangs stops all: the most impatient node would decide for everybody."""
+    """The time without progress of a worker that ends the round, once it has reported any; 0: no
+    limit. It has to be longer than the longest step, with its checkpoint and its evaluation. Equal
+    on all nodes, because a rank that hangs stops all others."""
     reset_grace_s: float = 5.0
-    """How long a node may take to come back whose connection broke in any other way."""
+    """How long a node may take to return whose connection broke in any other way."""
     stop_patience_s: float = 60.0
     """The extra wait when many nodes are slow to stop at once; 0: none."""
     world_multiple_of: int = 1
-    """Every world has a multiple of so many workers; nodes that are too many for that stand by."""
+    """Every world has a multiple of this number of workers; surplus nodes are on standby."""
     max_no_progress: int = 0
     """The number of equal failures in a row, without further progress, that ends the job; 0: no
     limit."""
@@ -123,17 +124,17 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """The number of failures within an hour after which a machine is held back while the minimum
     remains without it; 0: failures never hold a machine back."""
     max_runtime_s: float = 0.0
-    """The job is ended after this time, counted from when its first workers started; 0: never."""
+    """The time after which the job is ended, from the start of its first workers; 0: no limit."""
     env_styles: tuple[str, ...] = ()
-    """The variables that workers have besides torch's: some of `ENV_STYLES`, sorted. Equal on all
-    nodes, since each brings the ports that the others' workers are told of."""
+    """The variables that workers get besides torch's: some of `ENV_STYLES`, sorted. Equal on all
+    nodes, because each node provides ports for the other nodes' workers."""
     hang_phases: tuple[tuple[str, float], ...] = ()
-    """Other limits than `hang_timeout_s`, by phase, sorted."""
+    """The limits that replace `hang_timeout_s`, by phase, sorted."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """Return the settings that differ, as (name, self's value, other's value).
 
-        Without those that only follow from another one that differs.
+        A setting that only follows from another one that differs is left out.
         """
         if self == other:
             return ()
@@ -148,46 +149,45 @@ Differences = tuple[tuple[str, object, object], ...]
 
 
 class Setting(Struct, frozen=True):
-    """One row: an option of a command, a key of `--rdzv-conf`, or what nodes compare besides."""
+    """One row: an option, a key of `--rdzv-conf`, or a further setting that nodes compare."""
 
     flag: str
     """`--name`; of a key of `--rdzv-conf` that has no flag, `name`; empty: a person gives none."""
     metavar: str = ""
-    """Empty: a switch. Of a `choice` it is the words, as `text|json`; of an `engine` those that are
-    built in."""
+    """The name of the value in the help; empty: a switch. For a `choice` it has the words, as
+    `text|json`; for an `engine` the built-in ones."""
     about: str = ""
     """One line of help, without the default."""
     kind: str = "text"
-    """How a value is written: `cli/values.py` has a reader for each kind."""
+    """The form of the value; `cli/values.py` has a parser for each kind."""
     target: str = ""
-    """The part of `AgentConfig` that it fills, and the field there: `stop.restart_grace_s`; empty:
-    it says how others are read."""
+    """The part of `AgentConfig` that it fills, and the field: `stop.restart_grace_s`; empty: it
+    changes the meaning of other options."""
     default: str = ""
-    """In words, where the default of the field does not say it."""
+    """The default in words, where the default of the field does not show it."""
     short: str = ""
     twin: str = ""
     """The value may also come from the environment, as `PET_<NAME>` or `RALLYPOINT_<NAME>`."""
     least: float = 0
     most: float = MAX_SECONDS
-    """The range of a number."""
+    """The largest valid number."""
     above_zero: bool = False
-    """For seconds only: 0 is in the range and means never, or all; a person leaves the flag out for
-    that."""
+    """Whether a user can't give 0, which means never, or all; for seconds only."""
     key: Literal["", "tcp", "any", "call"] = ""
-    """Whether a program gives it by its name: to the handlers of a coordinator, or to all; `call`:
-    to launches, specs or logs."""
+    """The calls that take it as a parameter: `tcp`, handlers with a coordinator; `any`, all
+    handlers; `call`, launches, specs or logs."""
     follows: str = ""
-    """The field that gives this one its default."""
+    """The field from which this one gets its default."""
     words: str = ""
-    """How a person gives it, where that is not by one flag."""
+    """The way to give it, if that is not a single flag."""
     repeatable: bool = False
     required: bool = False
     implied: str = ""
-    """The value of a flag that is given without one; empty: there must be one."""
+    """The value of a flag without one; empty: a value is required."""
     may_be_empty: bool = False
-    """An empty value, as torchrun has it, is no value."""
+    """Whether an empty value counts as not given, as in torchrun."""
     of_one_agent: bool = False
-    """A worker that starts a job must not inherit it from its agent's environment."""
+    """Whether a worker that starts a job must not inherit it from its agent's environment."""
     by_coordinator: bool = False
     """Whether the setting has no effect where the handler of another backend forms the rounds."""
 
@@ -207,17 +207,17 @@ class Setting(Struct, frozen=True):
 
     @property
     def field(self) -> str:
-        """The field that it fills there."""
+        """The field of that part that it fills."""
         return self.target.partition(".")[2]
 
     @property
     def env_name(self) -> str:
-        """The variable that gives a value when the command line does not; empty: none does."""
+        """The variable that sets it if the command line does not; empty: there is none."""
         return f"{self.twin}_{self.name.upper()}" if self.twin else ""
 
     @property
     def spelled(self) -> str:
-        """How a person gives it, for messages."""
+        """The way to give it, for messages."""
         flag = self.flag if self.flag.startswith("--") else f"--rdzv-conf {self.flag}"
         return self.words or (flag if self.flag else self.field)
 
@@ -323,8 +323,8 @@ WHAT_RUNS = (
            "switch", "workers.virtual_local_rank", key="call"),
     _own("--env-style", "|".join(ENV_STYLES),
          "variables of other launchers for the workers: jax (jax.distributed.initialize() needs no"
-         " arguments), tensorflow (TF_CONFIG), mpi (Open MPI's, to be read), deepspeed; several with"
-         " commas",
+         " arguments), tensorflow (TF_CONFIG), mpi (Open MPI's, to be read), deepspeed; several"
+         " with commas",
          "styles", "rendezvous.env_styles", "torch", repeatable=True, key="call"),
     _own("--keep-env", "NAME",
          "let workers have a variable that describes their agent's task to Slurm or an MPI, as"
@@ -505,7 +505,7 @@ GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Watching", WATCHING),
     ("Access", ACCESS),
 )
-"""The options of `rallypoint run`, as its help shows them."""
+"""The options of `rallypoint run`, in the order of its help."""
 
 KEYS = (
     Setting("join_timeout", "SECONDS", "how long a forming round waits for missing nodes",
@@ -536,7 +536,7 @@ KEYS = (
             "file: --rdzv-endpoint is a path that all nodes share, as with --rdzv-backend file",
             "choice", default="tcp"),
 )
-"""The settings that only `--rdzv-conf` gives, and the library's parameters."""
+"""The settings that can be given by `--rdzv-conf` and the library's parameters only."""
 
 _FURTHER = (
     *(Setting("", "N", "", "integer", target, words="--nnodes", least=1, most=MAX_NODES)
@@ -562,11 +562,11 @@ RANGES: dict[str, tuple[float, float]] = {
     for name in SharedSettings.__struct_fields__
     if BY_FIELD[name].kind in NUMBERS
 }
-"""The numbers that nodes agree on: the least and the largest."""
+"""The least and the largest value of the numbers that nodes agree on."""
 
 
 def is_torchrun(row: Setting) -> bool:
-    """Return True for those that torchrun has too."""
+    """Return whether torchrun has this option too."""
     return row.twin != "RALLYPOINT"
 
 
@@ -583,7 +583,7 @@ def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
 
 
 def out_of_range(row: Setting, value: float) -> str:
-    """Return the range that the number must keep; empty: it does."""
+    """Return the range that the number violates; empty: it is in range."""
     if row.least <= value <= row.most:
         return ""
     unit = " seconds" if row.kind == "seconds" and row.least else ""

@@ -1,9 +1,11 @@
-"""The variables by which a scheduler or an MPI tells a process which of its tasks it is.
+"""The variables by which a scheduler or an MPI tells a process which task it is.
 
-To them an agent is a task, and its workers would all be that one: a library that believes them (JAX
-on Slurm, for example) makes several worlds of one job, or waits for tasks that are no workers. So
-workers do not get them. What says something of the whole job (`SLURM_JOB_ID`), of resources
-(`SLURM_CPUS_PER_TASK`) or of an array (`SLURM_ARRAY_TASK_ID`) stays. Pure data.
+Pure data.
+
+To a scheduler an agent is a task, and all of its workers would be that same task: a library that
+believes the variables (JAX on Slurm, for example) makes several worlds of one job, or waits for
+tasks that are not workers. So workers do not inherit them. Variables of the whole job
+(`SLURM_JOB_ID`), of resources (`SLURM_CPUS_PER_TASK`) or of an array (`SLURM_ARRAY_TASK_ID`) stay.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ TASK_VARIABLES: dict[str, tuple[str, ...]] = {
     "jsrun (LSF)": ("JSM_NAMESPACE_*",),
     "Flux": ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
 }
-"""The variables by the scheduler that sets them: names, and with a `*` how names begin."""
+"""The variables by the scheduler that sets them: names, or with a `*` the beginnings of names."""
 PARAMETERS = ("OMPI_MCA_*", "PMIX_MCA_*")
-"""The parameters of an MPI, most of them a person's: they stay, though `OMPI_*` goes."""
+"""The parameters of an MPI, mostly set by users: they stay, though `OMPI_*` is removed."""
 OF_MPIRUN = ("OMPI_MCA_orte_*", "OMPI_MCA_ess*", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir")
-"""The variables among them that mpirun sets for a task: they go."""
+"""The parameters that mpirun sets for a task; they are removed."""
 
 
 def _split(patterns: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the whole names, and how others begin."""
+    """Split the patterns into whole names and beginnings of names."""
     begin = tuple(each[:-1] for each in patterns if each.endswith("*"))
     return frozenset(each for each in patterns if not each.endswith("*")), begin
 
@@ -61,9 +63,9 @@ def describes_task(variable: str) -> bool:
 
 
 def inherited(environ: Mapping[str, str], keep: Sequence[str] = ()) -> dict[str, str]:
-    """Return what workers inherit of their agent's environment.
+    """Return the environment that workers inherit from their agent.
 
-    `keep`: names that stay all the same, or patterns of them, as a shell has them.
+    `keep` has names that stay nevertheless, or shell patterns of names.
     """
     left_out = {name for name in environ if describes_task(name)}
     if keep:

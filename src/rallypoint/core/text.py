@@ -1,10 +1,10 @@
-"""Numbers, names and signals, as a person reads them, and the settings that a message names.
+"""Numbers, names and signals in messages, and the names of settings in messages.
 
-    f"choose another {named.log_dir}"     # --log-dir
+    f"choose another {named.log_dir}"  # --log-dir
 
-Within a call of the library a setting is named by the parameter of that call, here `log_dir`; an
-option that no call takes is named as that of the command, in backticks. A thread begins without a
-call: `carried` hands it on.
+Within a call of the library a setting has the name of that call's parameter, here `log_dir`; an
+option that no call takes is named as that of the command, in backticks. A new thread begins without
+a call: `carried` passes the call on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rallypoint.errors import SettingsConflictError
 
 T = TypeVar("T")
 ParameterNames = Mapping[str, str]
-"""Parameters by the flags that say the same."""
+"""The parameters by their flags."""
 
 
 _OTHERWISE: ParameterNames = {
@@ -39,28 +39,28 @@ _OTHERWISE: ParameterNames = {
     "--rdzv-conf": "rendezvous parameter",
     "--rdzv-id": "run_id",
 }
-"""The options whose parameter has another name."""
+"""The options whose parameters have other names."""
 _names: ContextVar[ParameterNames | None] = ContextVar("names", default=None)
 STACKS = "what it was doing:"
-"""The first line of a detail that is no traceback of an exception, but stacks."""
+"""The first line of a detail that consists of stacks, not of an exception's traceback."""
 LEFT = "this node left the job"
-"""How the reason of an agent begins whose node left while the job went on, for all it knows."""
+"""The beginning of an agent's reason if its node left while the job continued."""
 CANT_START = "this node can't start workers"
-"""How the reason of an agent begins that has tried to start some before a round ended for it."""
+"""The beginning of an agent's reason if a late node could not start workers."""
 NOT_NEEDED = "this node was not needed"
-"""How the verdict of a node begins whose handler says that the job goes on without it."""
+"""The beginning of a node's verdict if its handler says that the job continues without it."""
 UNGUARDED = "UnguardedLaunchError: "
-"""How the message of a worker begins that would launch its job again."""
+"""The beginning of the message of a worker that would launch its job again."""
 CANT_LOG = "can't write logs under"
-"""How a message about a log file begins that can't be written."""
+"""The beginning of a message about a log file that can't be written."""
 HOST_LEAVES = "which hosts the coordinator, is leaving"
-"""Part of the reason of a job that ends since the node of its coordinator goes."""
+"""A part of the reason of a job that ends because the node of its coordinator leaves."""
 NAMES_MAX = 8
-"""The most words that name nodes; thousands would hide the sentence."""
+"""The most words that name nodes in a sentence."""
 
 
 def count(number: int, noun: str) -> str:
-    """`1 node`, `4 nodes`."""
+    """Return a number with its noun: `1 node`, `4 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -78,15 +78,12 @@ def shown(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Foreign text in quotes, on one line; bytes that are no UTF-8 as a shell writes them."""
+    """Return a foreign text in quotes, on one line, with invalid UTF-8 in a shell's notation."""
     return ascii(text).replace("\\udc", "\\x")
 
 
 def raised(error: BaseException) -> str:
-    """Return an exception of somebody's code as a part of a line.
-
-    Its class, and the first line of its text.
-    """
+    """Return a foreign exception as a part of a line: its class, and the first line of its text."""
     first = str(error).strip().partition("\n")[0].rstrip()
     return f"{type(error).__name__}: {shown(first)}" if first else type(error).__name__
 
@@ -99,7 +96,7 @@ def job_name(run_id: str) -> str:
 
 
 def quoted_job(run_id: str) -> str:
-    """Return the same to tell one job from another: `job 'train-7'`."""
+    """Return the quoted name of a job: `job 'train-7'`."""
     return f"a job without {named.rdzv_id}" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
 
 
@@ -117,9 +114,9 @@ def signal_number(name: str) -> int:
 
 
 def part_of(run_id: str, node_id: str) -> str:
-    """Return the node and job that a helper of an agent belongs to, as the end of its title.
+    """Return the node and job of an agent's helper process, as the end of its title.
 
-    Empty where nothing has a name.
+    Empty if neither has a name.
     """
     job = "" if run_id == UNNAMED_RUN_ID else f" of job {run_id}"
     return job + (f" (node {node_id})" if node_id else "")
@@ -136,14 +133,14 @@ def names(node_ids: tuple[str, ...]) -> str:
 
 
 def names_of_jobs(run_ids: Iterable[str]) -> str:
-    """Return the same for jobs. None of them is folded: one is to be typed."""
+    """Return the names of jobs, none of which is shortened, because the user has to type one."""
     known = sorted(run_ids)
     more = len(known) - NAMES_MAX
     return ", ".join(known[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_number(word: str) -> bool:
-    """Return whether this is a number, as Python writes them."""
+    """Return whether the word is a number in Python's notation."""
     try:
         float(word)
     except ValueError:
@@ -152,7 +149,7 @@ def is_number(word: str) -> bool:
 
 
 def spelled(flag: str) -> str:
-    """Return the name of a setting, for a message that is made now."""
+    """Return the name of a setting for a message in the present context."""
     names = _names.get()
     if names is None:
         return flag
@@ -167,7 +164,7 @@ def spelled(flag: str) -> str:
 
 
 class _Named:
-    """`named.log_dir` is `spelled("--log-dir")`."""
+    """The names of settings as attributes: `named.log_dir` is `spelled("--log-dir")`."""
 
     def __getattr__(self, name: str) -> str:
         return spelled(f"--{name.replace('_', '-')}")
@@ -182,7 +179,10 @@ def by_register() -> str:
 
 
 def settings_conflict(differences: Differences) -> SettingsConflictError:
-    """For a node whose settings are not the job's. `differences`: of the job's from the node's."""
+    """Return the error for a node whose settings are not the job's.
+
+    `differences` lists the settings, with the job's value first.
+    """
     flags = {}
     for name, _, _ in differences:
         row = BY_FIELD[name]
@@ -194,7 +194,7 @@ def settings_conflict(differences: Differences) -> SettingsConflictError:
 def settings_unknown(settings: SharedSettings, known: int) -> str:
     """Return why a coordinator that knows only the first `known` settings can't host this job.
 
-    It would ignore one that a person has given. Empty: it can.
+    It would ignore a setting that was given. Empty: it can host the job.
     """
     usual = SharedSettings(settings.run_id)
     later = SharedSettings.__struct_fields__[known:]
@@ -210,7 +210,10 @@ def settings_unknown(settings: SharedSettings, known: int) -> str:
 
 @contextmanager
 def naming_parameters(own: ParameterNames | None = None) -> Iterator[None]:
-    """Messages that are made within name parameters; also a decorator. `own`: those of the call."""
+    """Name parameters in messages that are made within; also a decorator.
+
+    `own` are the parameters of the call.
+    """
     token = _names.set(own or {})
     try:
         yield
@@ -219,10 +222,10 @@ def naming_parameters(own: ParameterNames | None = None) -> Iterator[None]:
 
 
 def carried(call: Callable[[], T]) -> Callable[[], T]:
-    """Return the same for another thread, where messages name settings as here."""
+    """Return the call for another thread, where messages name settings as in this thread."""
     return partial(copy_context().run, call)
 
 
 def versions_text(oldest: int, newest: int) -> str:
-    """Return how a sentence names these versions of a protocol."""
+    """Return these protocol versions in words."""
     return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"

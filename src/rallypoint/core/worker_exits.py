@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from rallypoint.core.text import signal_name
 
 OUT_OF_MEMORY = "out of memory"
-"""Part of the message of a worker that the kernel has killed for memory."""
+"""A part of the message of a worker that the kernel killed for memory."""
 _SIGKILL, _SIGTERM = 9, 15
 
 
 class WorkerExit(Struct, frozen=True, array_like=True):
-    """How one worker ended: an exit code or a signal, and what its agent knows of it.
+    """The end of one worker: an exit code or a signal, and its agent's details.
 
     The kernel gives the first three fields, the agent adds the others as it learns them. `code` and
     `signal` are both None when the status was lost, or for a worker that hangs and still runs.
@@ -36,18 +36,18 @@ class WorkerExit(Struct, frozen=True, array_like=True):
     pid: int = 0
     """0: it could not be started, or its pid is not known."""
     age_s: float = 0.0
-    """How long ago it happened when the report was sent."""
+    """The seconds between the end and the sending of the report."""
     wall_time: float = 0.0
     """Unix seconds by the node's own clock: only shown, never compared."""
     message: str = ""
-    """The exception, or what the signal means."""
+    """The exception, or the meaning of the signal."""
     detail: str = ""
     """The worker's traceback, or the last lines of its stderr."""
     log_file: str = ""
     tells_of_lost_peer: bool = False
-    """The exception merely says that another worker went away."""
+    """Whether the exception merely says that another worker went away."""
     reason: str = ""
-    """Why its own agent has ended it; empty: it has ended by itself."""
+    """The reason why its own agent has ended it; empty: it ended by itself."""
 
     @property
     def succeeded(self) -> bool:
@@ -62,7 +62,7 @@ class WorkerExit(Struct, frozen=True, array_like=True):
         return self.code if self.signal is None else -self.signal
 
     def describe(self) -> str:
-        """`exit code 3`, `SIGSEGV (core dumped)`."""
+        """Return the status in words: `exit code 3`, `SIGSEGV (core dumped)`."""
         if self.code is not None:
             return f"exit code {self.code}"
         if self.signal is None:
@@ -70,10 +70,9 @@ class WorkerExit(Struct, frozen=True, array_like=True):
         return signal_name(self.signal) + (" (core dumped)" if self.core_dumped else "")
 
     def clause(self) -> str:
-        """Return the clause about this end.
+        """Return a clause about the end, such as `was killed by SIGKILL` or `exited with code 3`.
 
-        `was killed by SIGKILL`, `exited with code 3`, `was ended: timer 'step' expired`, `made no
-        progress for 300 s: at step 17`.
+        Others are `was ended: timer 'step' expired` and `made no progress for 300 s: at step 17`.
         """
         if self.code is None and self.signal is None and self.reason:
             return f"made {self.reason}"
@@ -119,18 +118,18 @@ class WorkerExits:
         self._exits[local_rank], self._noted_at[local_rank] = exit_, at
 
     def killed_for_sigterm(self, local_rank: int) -> None:
-        """Whether SIGKILL was sent to this worker in place of a SIGTERM that it holds back.
+        """Note that SIGKILL was sent to this worker in place of a SIGTERM that it holds back.
 
-        So its death counts as one by SIGTERM.
+        Its death then counts as one by SIGTERM.
         """
         self._killed_for_sigterm.add(local_rank)
 
     def failed(self) -> list[int]:
-        """Local ranks that ended, and not well."""
+        """Return the local ranks that failed."""
         return [rank for rank, exit_ in self._exits.items() if not exit_.succeeded]
 
     def all_succeeded(self, workers: int) -> bool:
-        """Return whether so many workers have ended, all of them well."""
+        """Return whether `workers` workers have ended, all of them well."""
         return len(self._exits) == workers and not self.failed()
 
     def has_unreported_failure(self) -> bool:

@@ -26,37 +26,37 @@ from enum import Enum
 from msgspec import Struct, field
 
 WITNESS_S = 0.2
-"""A signal may reach the witness so much later than the agent, on a busy machine. Seconds."""
+"""How much later than the agent the witness may get a signal on a busy machine, in seconds."""
 OWN_SIGNAL_S = 2.0
-"""A signal may reach the agent so much later than the witness. Seconds."""
+"""How much later than the witness the agent may get a signal, in seconds."""
 
 
 class Received(Enum):
-    """Processes of a worker that a signal has reached already."""
+    """The processes of a worker that a signal has reached already."""
 
     NOBODY = "nobody"
     WORKERS = "workers"
-    """The workers, but not their children: `--drain-signal`."""
+    """The workers, but not their children, as with `--drain-signal`."""
     EVERYBODY = "everybody"
     """All processes of the node: a scheduler has sent the signal."""
 
 
 class WorkerSignals(Struct):
-    """Signals that have reached the workers of a round, and signals that the agent holds back."""
+    """The signals that the workers of a round got, and signals that the agent holds back."""
 
     by_agent: set[int] = field(default_factory=set)
-    """Signals that have reached the agent."""
+    """The signals that have reached the agent."""
     by_witness: set[int] = field(default_factory=set)
-    """Signals that have reached the witness lately, and not the agent."""
+    """The signals that have lately reached the witness, but not the agent."""
     by_both: set[int] = field(default_factory=set)
     notified: set[int] = field(default_factory=set)
-    """Signals that the agent has sent as a request for a checkpoint."""
+    """The signals that the agent has sent as a request for a checkpoint."""
     is_waiting: bool = False
-    """Another signal may reach the witness in a moment."""
+    """Whether another signal may reach the witness in a moment."""
     held_stop: int = 0
-    """The signal that ends the workers, held back; 0: none is."""
+    """The signal that ends the workers, held back; 0: none."""
     held_notice: int = 0
-    """The signal that asks the workers for a checkpoint, held back; 0: none is."""
+    """The signal that asks the workers for a checkpoint, held back; 0: none."""
 
 
 def workers_started(signals: WorkerSignals) -> None:
@@ -86,9 +86,9 @@ def _meet(signals: WorkerSignals, number: int) -> bool:
 
 
 def awaits_own_signal(signals: WorkerSignals, handled: tuple[int, ...]) -> bool:
-    """Return whether a signal has reached the witness that the agent may be about to get.
+    """Return whether the witness has got a signal that the agent may still get.
 
-    `handled`: as in `received`.
+    `handled` is as in `received`.
     """
     return not signals.by_witness.isdisjoint(handled)
 
@@ -96,7 +96,7 @@ def awaits_own_signal(signals: WorkerSignals, handled: tuple[int, ...]) -> bool:
 def received(signals: WorkerSignals, number: int, handled: tuple[int, ...]) -> Received | None:
     """Return the processes that a signal has reached; None: the agent will know in a moment.
 
-    `handled`: signals that the agent has a handler for; any other counts as soon as it has reached
+    `handled` has the signals that the agent handles; any other one counts as soon as it has reached
     the witness.
     """
     if number in signals.by_both or (number in signals.by_witness and number not in handled):

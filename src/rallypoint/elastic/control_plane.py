@@ -1,4 +1,4 @@
-"""The main function of a worker that can be asked for its state, by torch's debug server."""
+"""The main function of a worker whose state can be queried by torch's debug server."""
 
 from __future__ import annotations
 

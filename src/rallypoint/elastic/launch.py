@@ -1,8 +1,7 @@
-"""A job of a command line whose programs are told their local rank by an argument.
+"""The module `torch.distributed.launch`: workers get their local rank as an argument.
 
-`torch.distributed.launch` is older than `torch.distributed.run`, and differs in one point: unless
-`--use-env` is given, each worker gets `--local-rank=N` before its own arguments. New programs read
-LOCAL_RANK.
+It is older than `torch.distributed.run`, and differs in one point: unless `--use-env` is given,
+each worker gets `--local-rank=N` before its own arguments. New programs read LOCAL_RANK.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ _OPTIONS = {
     if is_torchrun(row) or row.key or row.name in _FIELDS
     if row.name != "print_completion"
 }
-"""The options by the name of their attribute."""
+"""The options by the name of their attribute in a namespace."""
 _ABSENT: Mapping[str, Any] = {
     "nnodes": "1:1",
     "nproc_per_node": "1",
@@ -107,8 +107,11 @@ _ABSENT: Mapping[str, Any] = {
     "master_addr": "127.0.0.1",
     "signals_to_handle": ",".join(StopConfig().signals),
 }
-"""The values in torch's namespace of options that were not given, which programs read. Whatever
-stands here means the same as no option; the others are None, or False for a switch."""
+"""The values of absent options in torch's namespace, which programs read.
+
+A value of this table means the same as an absent option. Options that are not in it are None, or
+False for a switch.
+"""
 
 _AS_PARAMETERS: dict[str, Callable[[Any], Any]] = {
     "choice": lambda value: value.value,
@@ -180,13 +183,13 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[str]]:
-    """Return what `elastic_launch(config, command)(*arguments)` needs to run the job of a
-    namespace.
+    """Return a namespace's job as the arguments of `elastic_launch(config, command)(*arguments)`.
 
     As with torch, OMP_NUM_THREADS is set to 1 in this process for several workers that would
     inherit none. May ask the workers' interpreter for its devices (`nproc_per_node="auto"`), which
-    can take seconds. The script is not looked for: it may lie on another machine. Raises
-    RuntimeParameterError (a ValueError and a RuntimeError), one line with the value.
+    can take seconds. The existence of the script is not checked, because it may lie on another
+    machine. Raises RuntimeParameterError (a ValueError and a RuntimeError), one line with the
+    value.
     """
     return _config(args, _AnyScript())
 
@@ -215,7 +218,7 @@ def _config(args: argparse.Namespace, machine: ThisHost) -> tuple[LaunchConfig, 
 
 
 def _parameters(asked: AgentConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a launch that are named after their options."""
+    """Yield the parameters of a launch that have the names of their options."""
     for row in FLAGS.values():
         if row.name in _FIELDS and row.target:
             register = asked.rendezvous.register
@@ -227,16 +230,18 @@ def _parameters(asked: AgentConfig) -> Iterator[tuple[str, Any]]:
 
 
 def get_use_env(args: argparse.Namespace) -> bool:
-    """Return whether workers are told their local rank by LOCAL_RANK alone.
+    """Return whether workers get their local rank by LOCAL_RANK alone.
 
-    Only a namespace of `rallypoint.elastic.launch` may say that they get `--local-rank` too.
+    Only a namespace of `rallypoint.elastic.launch` can ask for `--local-rank` as well.
     """
     return bool(getattr(args, "use_env", True))
 
 
 def get_rdzv_endpoint(args: argparse.Namespace) -> str:
-    """Where the nodes of a namespace meet: its endpoint, or with fixed ranks the master's address
-    and port; empty: nowhere. Raises RuntimeParameterError for a number of nodes that is none.
+    """Return the rendezvous endpoint of a namespace.
+
+    With fixed ranks it is the master's address and port; it is empty if neither is given. Raises
+    RuntimeParameterError for an invalid number of nodes.
     """
     if endpoint := getattr(args, "rdzv_endpoint", None):
         return str(endpoint)
@@ -246,10 +251,9 @@ def get_rdzv_endpoint(args: argparse.Namespace) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the job of a namespace, to its end.
+    """Run the job of a namespace to its end. Blocks.
 
-    Blocks. Raises as `elastic_launch` does, and as `config_from_args`, also for a script that is
-    not there.
+    Raises as `elastic_launch` and `config_from_args` do, and for a script that does not exist.
     """
     config, command, arguments = _config(args, ThisHost())
     elastic_launch(config, command)(*arguments)
@@ -276,7 +280,7 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
-    """Return how many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node.
+    """Return the number of workers on this node for a number, `cpu`, `gpu`, `xpu` or `auto`.
 
     May take seconds. Raises RuntimeParameterError.
     """
@@ -301,7 +305,7 @@ class _PrintScript(argparse.Action):
 
 
 class _Secret(str):
-    """A token that does not show where a configuration is printed."""
+    """A token that is not shown when a configuration is printed."""
 
     def __repr__(self) -> str:
         return "'(not shown)'"
@@ -314,7 +318,7 @@ def end_with(error: UsageError) -> NoReturn:
 
 
 class _AnyScript(ThisHost):
-    """A machine like this one, where any script and program may be found."""
+    """A machine on which every script and program exists, for parsing alone."""
 
     def find_program(self, name: str) -> str | None:
         return name
@@ -328,8 +332,10 @@ class _AnyScript(ThisHost):
 
 @contextmanager
 def _option_errors() -> Iterator[None]:
-    """Torch raises a ValueError for some options that can't be used, and a RuntimeError for
-    others.
+    """Raise usage errors as RuntimeParameterError.
+
+    Torch raises a ValueError for some unusable options and a RuntimeError for others; this error is
+    both.
     """
     try:
         yield
@@ -365,8 +371,9 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _typed(row: Setting, value: Given) -> Any:
-    """Return the value as torch's namespace has it: texts, but numbers, switches and the lists of
-    filters.
+    """Return the value in the type that torch's namespace has.
+
+    Most are texts; numbers, switches and the lists of filters are not.
     """
     if not row.metavar:
         return truth(value)
@@ -397,10 +404,10 @@ def _words(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Given]]]:
-    """Yield what a namespace gives, by flag.
+    """Yield the options of a namespace, by flag.
 
     Several nodes without an endpoint have fixed ranks, as with torch, whose namespace always has
-    them.
+    ranks.
     """
     fixed = _has_fixed_ranks(args)
     for row in _OPTIONS.values():
@@ -421,7 +428,7 @@ def _has_fixed_ranks(args: argparse.Namespace) -> bool:
 
 
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
-    """Return the backend, the endpoint, and what `rdzv_configs` has to say besides."""
+    """Return the backend, the endpoint, and the other entries of `rdzv_configs`."""
     chosen, access = asked.rendezvous, asked.access
     if (handler := chosen.handler) is not None:
         return handler.backend, handler.endpoint, dict(handler.conf)

@@ -1,1 +1,1 @@
-"""Rallypoint within other programs; each module imports its program only when it is used."""
+"""Integrations with other programs; each module imports its program only when it is used."""

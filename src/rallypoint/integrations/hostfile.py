@@ -39,35 +39,32 @@ _KEYS = {
 
 
 class Host(Struct, frozen=True):
-    """One host, and how ssh reaches it."""
+    """One host, and its ssh address."""
 
     host: str
-    """A name, an alias of ssh, or an address without brackets."""
+    """The host name, an alias of ssh, or an address without brackets."""
     user: str = ""
     port: int | None = None
-    """None: what ssh's own configuration says."""
+    """The port; None: the one in ssh's configuration."""
     slots: int | None = None
-    """How many workers it takes; None: the list does not say."""
+    """The number of workers that the host takes; None: not given."""
     max_slots: int | None = None
     name: str = ""
-    """The name of the node in the job: `host`, unless two entries share that."""
+    """The name of the node in the job: `host`, unless two entries have the same host."""
 
     @property
     def target(self) -> str:
-        """For ssh."""
+        """The destination for ssh."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
 
 def read_hosts(text: str) -> tuple[Host, ...]:
-    """Note that the hosts of `a,b:2,carol@n[1-3]`. Raises ValueError with what is wrong."""
+    """Return the hosts of a list such as `a,b:2,carol@n[1-3]`. Raises ValueError with the fault."""
     return _whole(found for part in _few(_parts(text)) for found in _entry(part, {}))
 
 
 def read_hostfile(text: str) -> tuple[Host, ...]:
-    """Return the hosts of a file, in its order.
-
-    Raises ValueError with the line and what is wrong.
-    """
+    """Return the hosts of a file, in its order. Raises ValueError with the line and the fault."""
     hosts: list[Host] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
@@ -82,9 +79,9 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
 
 
 def without(hosts: Sequence[Host], excluded: str) -> tuple[Host, ...]:
-    """Note that the hosts that `excluded`, a list with commas, does not name.
+    """Return the hosts without those in `excluded`, a list with commas.
 
-    Raises ValueError for a name that is none of them, and where none is left.
+    Raises ValueError for a name that is not one of the hosts, and if no host is left.
     """
     named: dict[str, list[Host]] = {}
     for host in hosts:
@@ -117,9 +114,10 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _few(entries: Iterable[str], before: int = 0) -> Sequence[str]:
-    """Return the entries, unless there are more hosts in them than a job can have nodes.
+    """Return the entries, unless they name more hosts than a job can have nodes.
 
-    And in `before` them: these are counted, and not built. Raises ValueError.
+    `before` hosts are counted as well. Hosts are counted without building their names. Raises
+    ValueError.
     """
     found = []
     for entry in entries:
@@ -161,7 +159,7 @@ def _host(text: str, given: dict[str, str]) -> Host:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """`name:N`, `[v6]:N`, `name`, or a bare IPv6 address."""
+    """Split `name:N`, `[v6]:N`, `name`, or a bare IPv6 address into name and number."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -197,7 +195,7 @@ def _number(key: str, text: str, most: int) -> int | None:
 
 
 def _whole(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Return each once, with the slots of all of its entries, and with a name that no other has."""
+    """Return each host once, with the slots of all of its entries, and with a unique name."""
     found: dict[tuple[str, str, int | None], Host] = {}
     for each in hosts:
         key = (each.host, each.user, each.port)

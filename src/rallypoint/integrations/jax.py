@@ -23,27 +23,29 @@ from rallypoint.config import Endpoint
 from rallypoint.worker import context, store
 
 CONNECT_S = 300
-"""How long the others wait for rank 0 where JAX does not say, which is JAX's own default."""
+"""The default time, in seconds, that the ranks wait for rank 0; the same as JAX's."""
 _turns = count()
 _ports = ReservedPorts(1)
 
 
 class RallypointCluster(ClusterEnv):
-    """The workers of a round, as JAX asks for them."""
+    """The workers of a round, as a class of clusters for JAX."""
 
     name = "rallypoint"
 
     @classmethod
     def is_env_present(cls) -> bool:
-        """Return True in a worker, also in one of torchrun."""
+        """Return whether this process is a worker, also one of torchrun."""
         return context().launched
 
     @classmethod
     def get_coordinator_address(
         cls, timeout_secs: int | None = None, override_coordinator_port: str | None = None
     ) -> str:
-        """Return HOST:PORT, the same on all ranks; the n-th call of one rank is the n-th of the
-        others. Blocks until rank 0 has come. Raises StoreTimeoutError or StoreConnectionError.
+        """Return the coordinator's HOST:PORT, the same on all ranks.
+
+        The n-th call of one rank is the n-th of the others. Blocks until rank 0 has called. Raises
+        StoreTimeoutError or StoreConnectionError.
         """
         place, shared = context(), store()
         key = f"jax/coordinator/{next(_turns)}"
@@ -65,15 +67,15 @@ class RallypointCluster(ClusterEnv):
 
     @classmethod
     def get_local_process_id(cls) -> int | None:
-        """Return the number of the one device of this process; None: it has all of its node."""
+        """Return the number of this process's only device; None: it has all devices of its node."""
         place = context()
         return place.local_rank if place.local_world_size > 1 else None
 
 
 def _ask_it_first() -> None:
-    """JAX takes the first class whose cluster it finds, and Slurm's is found on any of its nodes.
+    """Put this class before JAX's own, of which Slurm's would match on any of Slurm's nodes.
 
-    A JAX without this list takes `cluster_detection_method="rallypoint"`.
+    A JAX without a list of classes needs `cluster_detection_method="rallypoint"`.
     """
     known = getattr(ClusterEnv, "_cluster_types", None)
     if isinstance(known, list) and RallypointCluster in known:

@@ -1,7 +1,7 @@
 """One MLflow run for all rounds of a job (`--export-run-id mlflow`).
 
-MLflow's server names runs, and MLFLOW_RUN_ID of a run that does not exist is an error: so no
-launcher can choose one. The first round starts a run with a tag that names the job, and later
+MLflow's server creates run ids, and MLFLOW_RUN_ID of a run that does not exist is an error, so a
+launcher can't choose one. The first round starts a run with a tag that names the job, and later
 rounds, on whichever machine, find the run by that tag.
 """
 
@@ -17,12 +17,14 @@ TAG = "rallypoint_run"
 
 
 def start_run(**arguments: Any) -> Any:
-    """Call `mlflow.start_run(**arguments)` so that it goes on with the run of this job, which the
-    first round makes; returns what that does. To be called by one rank. Loggers that use the active
-    run, as `mlflow.autolog` and Trainer's callback do, log to it.
+    """Start or resume the MLflow run of this job, and return what `mlflow.start_run` returns.
 
-    Without `--export-run-id mlflow`, outside of a job, and with a `run_id` of the caller it is
-    `mlflow.start_run` itself. Asks the tracking server, and raises what mlflow does.
+    The first round creates the run, and later rounds resume it. Call this function on one rank,
+    with the arguments of `mlflow.start_run`. Loggers that use the active run, as `mlflow.autolog`
+    and the Trainer's callback do, log to it.
+
+    Without `--export-run-id mlflow`, outside of a job, or with `run_id` given, the call is the same
+    as `mlflow.start_run`. Asks the tracking server, and raises what MLflow raises.
     """
     mlflow, job = import_module("mlflow"), os.environ.get(MLFLOW_RUN_VARIABLE, "")
     if not job or arguments.get("run_id"):

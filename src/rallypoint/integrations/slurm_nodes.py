@@ -22,21 +22,19 @@ from rallypoint.core.text import shown
 _PART = re.compile(r"([^\[\],]*)(?:\[([^\[\]]*)\])?")
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 _LENGTH_MAX = 1024
-"""Characters of one name, with the user and the port that a hostfile puts around it."""
+"""The longest name in characters, with the user and the port that a hostfile adds."""
 _SHOWN = 60
 
 _Numbers = list[tuple[range, int]]
-"""Ranges, and the least number of digits in each."""
+"""Ranges, and the minimum number of digits of each."""
 _Name = list[str | _Numbers]
-"""The parts of one entry of a list: texts, and what stands in brackets."""
+"""The parts of one entry of a list: texts, and numbers in brackets."""
 
 
 def node_names(text: str) -> tuple[str, ...]:
-    """Return the names, in the order of the list.
+    """Return the names in the order of the list, at most as many as a job can have nodes.
 
-    It has at most as many as a job can have nodes.
-
-    Raises ValueError with what is wrong with the text; a list that is too long is not built.
+    Raises ValueError with the fault in the text; a list that is too long is not built.
     """
     entries = _entries(text)
     if _size(entries) > MAX_NODES:
@@ -107,6 +105,6 @@ def _numbers(text: str) -> _Numbers:
 
 
 def _brief(text: str) -> str:
-    """Return the beginning of a foreign text."""
+    """Return the beginning of the text, for an error."""
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return f"'{text}'" if text.isprintable() else shown(text)

@@ -1,8 +1,8 @@
-"""One task of a Slurm step: what its environment says of the job, and the options that follow.
+"""One task of a Slurm step: the facts in its environment, and the options that follow. Pure.
 
-From the environment alone: neither Slurm's commands nor its configuration are needed, which a
-container lacks. The variables are those of a *step* (`srun`): in the batch script itself, where
-some of them are set too, a command is started once. Pure.
+Only the environment is read: a container lacks Slurm's commands and its configuration. The
+variables are those of a *step* (`srun`): in the batch script itself, where some of them are set
+too, a command is started once.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from rallypoint.errors import UsageError
 from rallypoint.integrations.slurm_nodes import node_names
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
-"""Below those that systems give to whoever asks for any."""
+"""The range of ports for jobs, below the range that systems assign automatically."""
 _STEP_STRIDE = 97
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HAS_DEVICES = ("SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
 
 
 class Step(Struct, frozen=True):
-    """The facts that a task knows of its step."""
+    """The facts that a task knows about its step."""
 
     job: int
     step: str
     restarts: int
-    """How often Slurm has requeued the job."""
+    """The number of times that Slurm has requeued the job."""
     tasks: int
     nodes: tuple[str, ...]
     node: str
@@ -38,34 +38,37 @@ class Step(Struct, frozen=True):
     node_list: Given
     cluster: str
     further: dict[str, Given]
-    """Options that not every step says: the switches above this node, as many workers as this task
-    has devices, the end of the allocation."""
+    """Options from variables that not every step has: the switches above this node, one worker for
+    each device of the task, the end of the allocation."""
 
     @property
     def run_id(self) -> str:
-        """The same for all tasks, and another one when Slurm starts the job again."""
+        """The run id: the same for all tasks, and a new one when Slurm requeues the job."""
         return run_id_of(self.job, self.step, self.restarts)
 
     @property
     def port(self) -> int:
-        """Where the first node hosts the job: jobs and steps next to each other have others."""
+        """The port of the coordinator on the first node.
+
+        Neighbouring jobs and steps have others.
+        """
         return port_of(self.job, self.step)
 
 
 def run_id_of(job: int, step: str, restarts: int) -> str:
-    """Name the job of a step. `restarts`: how often Slurm has requeued it."""
+    """Return the run id of a step. `restarts` is the number of requeues."""
     again = f"-restart-{restarts}" if restarts else ""
     return f"slurm-{job}.{step}{again}"
 
 
 def port_of(job: int, step: str) -> int:
-    """Choose the port of the first node: jobs and steps next to each other have others."""
+    """Return the port of the coordinator; neighbouring jobs and steps have others."""
     number = int(step) if _is_number(step) else 0
     return _FIRST_PORT + (job + _STEP_STRIDE * number) % _PORTS
 
 
 def read_step(environ: Mapping[str, str]) -> Step:
-    """Read the facts of this task. Raises UsageError if something is missing or wrong."""
+    """Read the facts of this task. Raises UsageError for a missing or invalid variable."""
 
     def given(name: str) -> Given:
         if not environ.get(name):
@@ -106,10 +109,7 @@ def read_step(environ: Mapping[str, str]) -> Step:
 
 
 def options_of(step: Step) -> dict[str, Given]:
-    """Return the step's values of the options that a person has left out.
-
-    The first node is the host.
-    """
+    """Return the step's values for options that were not given. The first node is the host."""
     job = f"SLURM_JOB_ID={step.job}"
     where = f"{step.nodes[0]}:{step.port}"
     found = {
@@ -122,10 +122,7 @@ def options_of(step: Step) -> dict[str, Given]:
 
 
 def refuse_a_task_for_each_worker(step: Step) -> None:
-    """Raise UsageError if there are more tasks than nodes.
-
-    That of the first task says what to write instead.
-    """
+    """Raise UsageError if there are more tasks than nodes; the first task's error has the fix."""
     if step.tasks <= len(step.nodes):
         return
     started = f"srun has started {step.tasks} tasks on {count(len(step.nodes), 'node')}"
@@ -139,7 +136,7 @@ def refuse_a_task_for_each_worker(step: Step) -> None:
 
 
 def _node_id(step: Step) -> str:
-    """Further agents of a node come after the first one."""
+    """Return the node id; further agents on the same node get a suffix."""
     return f"{step.node}.{step.task_on_node}" if step.task_on_node else step.node
 
 
@@ -154,7 +151,7 @@ def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a whole number of 64 bits: `int` reads only so many digits."""
+    """Return whether the text is a whole number of 64 bits, because `int` limits digits."""
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 

@@ -3,8 +3,8 @@
     torchrun --rdzv-backend rallypoint --rdzv-endpoint node0:29400 --nnodes 1:4 train.py
 
 torchrun finds `make_creator` as an entry point of the group `torchrun.handlers`. Agents and workers
-are torch's; who takes part, and when, is our coordinator's decision, so that a lost node is
-reported at once, and each round has a store and an address of its own.
+are torch's; Rallypoint's coordinator decides which nodes take part and when, so that a lost node is
+reported at once, and each round has its own store and address.
 """
 
 from __future__ import annotations
@@ -35,24 +35,22 @@ if TYPE_CHECKING:
 
 BACKEND = "rallypoint"
 _OF_TORCHRUN = ("timeout", "rank")
-"""Keys that torchrun puts among those of a backend, and that are another one's."""
+"""Keys that torchrun adds to a backend's, and that belong to other backends."""
 
 _tokens: list[str] = []
-"""The values that were in the environment, for further handlers of this process."""
+"""Tokens that were removed from the environment, for further handlers of this process."""
 
 
 def make_creator() -> Callable[[Any], RendezvousHandler]:
-    """Return the function that makes torch's kind of handler from torch's kind of parameters."""
+    """Return `create_handler`, which converts torch's parameters to torch's kind of handler."""
     return create_handler
 
 
 def create_handler(params: Any) -> RendezvousHandler:
-    """Return a handler as torch's `RendezvousParameters` say.
+    """Return a handler for torch's `RendezvousParameters`.
 
-    The keys are those of docs/rendezvous.md.
-
-    The token may also be in RALLYPOINT_TOKEN, which is taken out of the environment, because the
-    workers inherit that. Raises torch's RendezvousError.
+    docs/rendezvous.md has the keys. The token may also be in RALLYPOINT_TOKEN, which is removed
+    from the environment, because the workers inherit it. Raises torch's RendezvousError.
     """
     config = {key: value for key, value in params.config.items() if key not in _OF_TORCHRUN}
     _tokens.extend(filter(None, [os.environ.pop("RALLYPOINT_TOKEN", None)]))
@@ -76,7 +74,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
     from torch.distributed.elastic import rendezvous
 
     class Handler(rendezvous.RendezvousHandler):
-        """The same handler in torch's words."""
+        """Return the handler as a subclass of torch's `RendezvousHandler`."""
 
         def get_backend(self) -> str:
             return handler.get_backend()
@@ -123,10 +121,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
                 return handler.num_nodes_waiting()
 
         def shutdown(self) -> bool:
-            """Shut down, as torchrun does last.
-
-            Also while the error of a failed job passes through it.
-            """
+            """Shut down the handler, which torchrun does last, even when the job has failed."""
             failed = sys.exc_info()[0] is not None
             return handler.shutdown() if failed else handler.finish()
 
@@ -134,7 +129,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
 
 
 def _runs_torchrun() -> bool:
-    """Return whether this process is the command, not a program that calls torch's launcher."""
+    """Return whether this process is the command torchrun, not a program that uses its library."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_module = spec is not None and spec.name == "torch.distributed.run"
     return is_module or os.path.basename(sys.argv[0]) == "torchrun"
@@ -142,7 +137,7 @@ def _runs_torchrun() -> bool:
 
 @contextmanager
 def _as_torch_says() -> Iterator[None]:
-    """Our errors as torch's, with the same words."""
+    """Raise Rallypoint's errors as torch's, with the same text."""
     from torch.distributed.elastic import rendezvous as theirs
 
     try:

@@ -1,7 +1,7 @@
-"""Events as programs read them: torch's shape of an event, with a true time and an id.
+"""Events in torch's form, with a precise time and an id.
 
-Torch's own `Event` reads what these serialise to, and the reverse; what torch has no field for
-(an id, the round, the reason) is in the metadata.
+Torch's own `Event` reads the serialised form, and the reverse. Fields that torch lacks (an id, the
+round, the reason) are in the metadata.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EventSource(str, Enum):  # noqa: UP042  # A text is `EventSource.AGENT`, a
 
 
 class NodeState(str, Enum):  # noqa: UP042  # The same.
-    """How far a node is in a rendezvous."""
+    """The progress of a node in a rendezvous."""
 
     INIT = "INIT"
     RUNNING = "RUNNING"
@@ -45,10 +45,12 @@ def milliseconds_now() -> int:
 
 @dataclass
 class Event:
-    """One past fact. `timestamp` is milliseconds since the epoch, by default of now.
+    """One event.
 
-    An event that is made gets `id` in its metadata, 16 hexadecimal digits, unless it has one; one
-    that is read keeps what it was written with.
+    `timestamp` is milliseconds since the epoch, by default the present time.
+
+    A new event gets `id` in its metadata, 16 hexadecimal digits, unless it has one. A deserialised
+    event is unchanged.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Event:
 
     @property
     def id(self) -> str:
-        """Empty for an event of a program that gives none."""
+        """The id of the event; empty for an event of a program that sets none."""
         return str(self.metadata.get("id", ""))
 
     @property
@@ -75,15 +77,15 @@ class Event:
 
     @property
     def reason(self) -> str:
-        """Why it happened, or what did, for a person."""
+        """The reason of the event, or what happened, in words."""
         return str(self.metadata.get("reason", ""))
 
     def serialize(self) -> str:
-        """Return one JSON object, on one line."""
+        """Return the event as one JSON object on one line."""
         return json_text(asdict(self))
 
     def line(self) -> JsonLine:
-        """Return the same, to be printed."""
+        """Return the event as a JSON line for printing."""
         return json_line(asdict(self))
 
     @staticmethod
@@ -101,8 +103,8 @@ class Event:
 class RdzvEvent:
     """One step of a rendezvous.
 
-    `serialize` gives torch's fields, which have no time in them; what is recorded is `as_event`,
-    which has.
+    `serialize` gives torch's fields, which have no time; `as_event`, which has the time, is
+    recorded.
     """
 
     name: str
@@ -127,7 +129,7 @@ class RdzvEvent:
         return Event(name, EventSource.AGENT, metadata=metadata)
 
     def serialize(self) -> str:
-        """Return one JSON object, on one line."""
+        """Return the event as one JSON object on one line."""
         return json_text(asdict(self))
 
     @staticmethod
@@ -141,7 +143,8 @@ class _SerialisedEvent(msgspec.Struct):
     source: EventSource
     timestamp: float = 0
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Torch's agents write lists among the values of other programs' events: they are kept."""
+    """The metadata. Torch's agents write lists among the values of other programs' events; they are
+    kept."""
 
 
 def _read(data: str, kind: type[_T], what: str) -> _T:

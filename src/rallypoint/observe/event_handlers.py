@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 GROUP = "rallypoint.event_handlers"
 RENDEZVOUS = "dynamic_rendezvous"
-"""Where events of a rendezvous go: nowhere, unless a package offers a handler of this name."""
+"""The handler of rendezvous events: none, unless a package offers one of this name."""
 
 
 class EventHandler(Protocol):
@@ -47,14 +47,14 @@ class ConsoleEvents:
         say(event.line())
 
     def close(self) -> None:
-        """Do nothing, since no event is kept back."""
+        """Do nothing, because no event is buffered."""
 
 
 class JsonLinesFile:
-    """Appends a line per event, which is in the file when `handle` returns.
+    """Appends a line for each event, which is in the file when `handle` returns.
 
-    Several agents may share one: a line is one write. After one that the disk took only a part of,
-    the next one begins on a line of its own.
+    Several agents may share a file: each line is one write. If the disk took only a part of a line,
+    the next event begins on a new line.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,14 +78,14 @@ class JsonLinesFile:
             self._is_cut = bool(line)
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close the file. May be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class LoggingEvents:
-    """Gives each event to a handler of `logging`, as a record whose message is its JSON."""
+    """Passes each event to a handler of `logging`, as a record whose message is its JSON."""
 
     def __init__(self, handler: logging.Handler) -> None:
         self.handler = handler
@@ -101,7 +101,7 @@ class LoggingEvents:
 
 
 def known_event_handlers() -> list[str]:
-    """Return the names of those that are built in, and of those that installed packages offer."""
+    """Return the names of built-in handlers and of those that installed packages offer."""
     from importlib.metadata import entry_points
 
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
@@ -130,7 +130,7 @@ def make_event_handler(spec: str) -> EventHandler | None:
 
 
 def shown_name(name: str) -> str:
-    """Return the name as a person writes it."""
+    """Return the name as it is written on the command line."""
     return "jsonl:FILE" if name == "jsonl" else name
 
 
@@ -154,7 +154,7 @@ def _made_by(entry: EntryPoint, argument: str) -> EventHandler:
 
 
 def _adapted(made: object) -> EventHandler:
-    """Note that a handler of `logging` is one too."""
+    """Return the object as an event handler; a handler of `logging` is wrapped."""
     logging_ = sys.modules.get("logging")
     if logging_ is not None and isinstance(made, logging_.Handler):
         return LoggingEvents(made)
@@ -181,7 +181,7 @@ _BUILT_IN: dict[str, Callable[[str], EventHandler | None]] = {
 
 
 def open_queue(destination: str) -> BoundedQueue[Event] | None:
-    """Return a new queue to the handler of this name; None when that takes nothing.
+    """Return a new queue to the handler of this name; None for a handler that drops everything.
 
     Raises ParameterError as `make_event_handler` does.
     """

@@ -25,11 +25,11 @@ class Faults:
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """The number of faults."""
         return sum(self._counts.values())
 
     def note(self, what: str, error: BaseException) -> None:
-        """`error` ended `what`; everything else continues."""
+        """Report that `error` ended `what`, while everything else continues."""
         place = f"{type(error).__name__} at {_places(error.__traceback__, 1)}"
         if place not in self._counts and len(self._counts) >= PLACES_REMEMBERED:
             place = "other places"
@@ -39,13 +39,13 @@ class Faults:
                 self._report(f"{what}: {describe_fault(error)}: this is a bug, please report it")
 
     def of_loop(self, loop: object, context: dict[str, object]) -> None:
-        """For `set_exception_handler` of a loop in which nothing that raises may end the rest."""
+        """Report an exception of a callback; the `set_exception_handler` of a loop."""
         error = context.get("exception")
         unknown = RuntimeError(str(context["message"]))
         self.note("in the event loop", error if isinstance(error, BaseException) else unknown)
 
     def tell_counts(self) -> None:
-        """Report how often each place occurred, where that was more than once, and forget it."""
+        """Report how often each place failed, if more than once, and reset the counts."""
         counts, self._counts = self._counts, {}
         for place, count in counts.items():
             if count > 1:
@@ -54,14 +54,14 @@ class Faults:
 
 
 def describe_fault(error: BaseException) -> str:
-    """Return one line: which exception, and the innermost places that it came through."""
+    """Return one line with the exception and the innermost places of its traceback."""
     text = visible(str(error)[:TEXT_CHARACTERS])
     where = _places(error.__traceback__, PLACES_SHOWN)
     return f"unexpected {type(error).__name__} ({text}) at {where}"
 
 
 def _places(trace: TracebackType | None, count: int) -> str:
-    """Return the innermost first, as paths within the package, or the names of other files."""
+    """Return the innermost places, as paths within the package or names of other files."""
     found = []
     while trace is not None:
         _, ours, within = trace.tb_frame.f_code.co_filename.rpartition("/rallypoint/")

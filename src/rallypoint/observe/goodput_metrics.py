@@ -1,4 +1,4 @@
-"""Where the time of jobs went, for Prometheus: of a coordinator, and of the node that hosts one."""
+"""The use of jobs' time as metrics for Prometheus: of a coordinator, or of a hosting node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rallypoint.observe.prometheus import Family, Kind, Labels, Sample
 
 
 def goodput_families(prefix: str, views: Sequence[tuple[Labels, GoodputView]]) -> Iterator[Family]:
-    """Yield the families of these jobs, each with its labels."""
+    """Yield the metric families of these jobs, each with its labels."""
     yield Family(
         f"{prefix}job_seconds",
         # No counter: a node that was silent takes the time back from what it seemed to do.

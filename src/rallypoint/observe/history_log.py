@@ -32,7 +32,7 @@ class HistoryLogs:
     """
 
     is_light = False
-    """A person has asked for these files."""
+    """Whether the files lack details; False, because a user asked for them."""
 
     def __init__(self, path: str) -> None:
         """`path`: a file, or with a slash at its end a directory, which is made if it is missing.
@@ -45,16 +45,16 @@ class HistoryLogs:
         self._begins: dict[str, Begin] = {}
         """The first lines of each job's file, by job. For the queue's thread, as what follows."""
         self._told = 0
-        """The number of lost lines that a file tells of."""
+        """The number of lost lines that a file reports."""
         self._is_broken = False
         _check(path)
 
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """`on_record` is told, by `call_soon`, that the file of a job can't be written.
+        """Report faults to `on_record`, through `call_soon`, when a job's file can't be written.
 
-        Once until it can be again.
+        Each fault is reported once until writing works again.
         """
 
         def tell(run_id: str, why: str) -> None:
@@ -66,20 +66,20 @@ class HistoryLogs:
 
     @property
     def lost(self) -> int:
-        """How many lines could not be written so far."""
+        """The number of lines that could not be written so far."""
         return self._queue.lost
 
     def write(self, run_id: str, line: HistoryLine) -> None:
-        """Append this to the file of this job, soon."""
+        """Append the line to this job's file soon, without blocking."""
         self._queue.put((run_id, line))
 
     def close(self, timeout_s: float) -> str:
-        """Write what waits, for at most so long. Returns what was lost, for a person. Blocks."""
+        """Write the waiting lines within the time, and return a message about lost ones. Blocks."""
         lost = self._queue.close(timeout_s)
         return f"{named.history} {self.path}: {lost}" if lost else ""
 
     def file_of(self, run_id: str) -> str:
-        """Return where the history of this job is written."""
+        """Return the file of this job's history."""
         if not self.path.endswith("/"):
             return self._absolute
         return os.path.join(self._absolute, f"{_file_name(run_id)}.jsonl")
@@ -123,7 +123,10 @@ class HistoryLogs:
 
 
 def _why_not_opened(path: str) -> str:
-    """Say which odd file has a name that Rallypoint chose, and how to mend that; empty: none."""
+    """Return what is wrong with a file of a name that Rallypoint chose, and the fix.
+
+    Empty: nothing.
+    """
     name = shown(os.path.basename(path))
     try:
         status = os.lstat(path)
@@ -167,7 +170,7 @@ def _check(path: str) -> None:
 
 
 def _file_name(run_id: str) -> str:
-    """Return one name for each job, with no slash in it."""
+    """Return a file name for each job, without a slash."""
     from urllib.parse import quote
 
     from rallypoint.hashes import sha256

@@ -28,10 +28,7 @@ _LEAST_BYTES = 4000
 
 
 def make_directory(path: str) -> None:
-    """Make the directory of a job, if it is missing; who makes it removes older ones.
-
-    Raises OSError.
-    """
+    """Make the directory of a job if it is missing, and remove older ones. Raises OSError."""
     root = os.path.dirname(path)
     os.makedirs(os.path.dirname(root), 0o700, exist_ok=True)
     for folder in (root, path):
@@ -45,10 +42,10 @@ def make_directory(path: str) -> None:
 
 
 def write_note(path: str, note: NodeNote) -> None:
-    """Write the note in place of the one before. Raises OSError.
+    """Write the note of a node, in place of an earlier one. Raises OSError.
 
-    Without output where there is no room for that, and into the file of the one before where there
-    is no room at all.
+    If there is no space, the note has no output; if there is still none, it overwrites the earlier
+    file.
     """
     name, room = os.path.join(path, rules.node_file(note.node)), rules.room_of(note.nodes)
     try:
@@ -66,7 +63,7 @@ def write_note(path: str, note: NodeNote) -> None:
 
 
 def append_lines(fd: int, lines: Sequence[HistoryLine]) -> None:
-    """Write lines of a history behind those in a file, on lines of their own. Raises OSError."""
+    """Append lines of a history to a file, starting on a new line. Raises OSError."""
     data = "".join(json_text(as_object(line)) + "\n" for line in lines).encode()
     size = os.fstat(fd).st_size
     was_cut = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
@@ -74,7 +71,7 @@ def append_lines(fd: int, lines: Sequence[HistoryLine]) -> None:
 
 
 def append(path: str, lines: Sequence[HistoryLine]) -> None:
-    """Go on with the history in this directory. Raises OSError."""
+    """Append to the history in this directory. Raises OSError."""
     name = os.path.join(path, rules.HISTORY)
     fd = safe_open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
@@ -88,7 +85,7 @@ def append(path: str, lines: Sequence[HistoryLine]) -> None:
 
 
 def directories(root: str) -> list[KeptDir]:
-    """Return the directories that were made there, the newest first. Never raises OSError."""
+    """Return the directories of jobs, the newest first. Never raises OSError."""
     found = []
     for name in _names(root):
         if rules.is_kept_name(name) and _is_own_directory(os.path.join(root, name)):
@@ -114,9 +111,9 @@ def notes_in(path: str, most: int = _NOTES_MAX) -> list[NodeNote]:
 
 
 def note_of(path: str, node: str) -> NodeNote | None:
-    """Return the note that an agent of this node has left in the directory of a job.
+    """Return the note of this node in a job's directory; None if there is no readable note.
 
-    None: there is none that can be read. Never raises OSError.
+    Never raises OSError.
     """
     return _read_note(os.path.join(path, rules.node_file(node)))
 
@@ -131,7 +128,7 @@ def _read_note(path: str) -> NodeNote | None:
 
 
 def find(root: str, job: str | None, endpoint: str | None) -> str:
-    """Return the directory of the newest job that a person means; empty: there is none."""
+    """Return the directory of the newest job that matches; empty if there is none."""
     for one in directories(root):
         path = os.path.join(root, one.name)
         notes = notes_in(path, 1)
@@ -141,7 +138,7 @@ def find(root: str, job: str | None, endpoint: str | None) -> str:
 
 
 def _remove_old(root: str, own: str) -> None:
-    """Never waits, and never raises OSError."""
+    """Remove old directories, without waiting and without raising OSError."""
     try:
         lock = safe_open(os.path.join(root, ".lock"), os.O_RDWR | os.O_CREAT)
     except OSError:

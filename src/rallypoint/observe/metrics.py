@@ -1,6 +1,6 @@
-"""Numbers about a run, by group and name, for the handlers that a program configured.
+"""Metric values of a run, by group and name, for the handlers that a program configured.
 
-By default they are dropped. A handler is called in the thread that puts the number.
+Without a handler they are dropped. A handler is called in the thread that reports the value.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 GROUP = "torchelastic"
-"""The group of what an agent measures."""
+"""The group of an agent's own metrics."""
 
 
 class MetricData(NamedTuple):
-    """One number; `timestamp` is seconds since the epoch."""
+    """One metric value; `timestamp` is seconds since the epoch."""
 
     timestamp: float
     group_name: str
@@ -23,7 +23,7 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(ABC):
-    """Gets every number of the groups that it was configured for."""
+    """Gets every value of the groups that it was configured for."""
 
     @abstractmethod
     def emit(self, metric_data: MetricData) -> None:
@@ -31,7 +31,7 @@ class MetricHandler(ABC):
 
 
 class NullMetricHandler(MetricHandler):
-    """Takes nothing."""
+    """A handler that drops all values."""
 
     def emit(self, metric_data: MetricData) -> None:
         pass
@@ -42,7 +42,7 @@ _default: MetricHandler = NullMetricHandler()
 
 
 def metric_now(group: str, name: str, value: int | float) -> MetricData:
-    """Return the value of this metric, dated now."""
+    """Return a metric value with the present time."""
     return MetricData(time.time(), group, name, value)
 
 

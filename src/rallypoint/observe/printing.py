@@ -25,9 +25,10 @@ import msgspec
 from rallypoint.errors import InfrastructureError
 
 LINE_MAX = 4096
-"""In characters. No text that a node makes is longer: an error's message has at most 2048 bytes."""
+"""The longest line in characters. Texts from nodes are shorter: an error's message has 2048
+bytes."""
 REPORT_MAX = 64 * 1024
-"""In characters, of all lines that are printed at once: a traceback has at most 8192 bytes, and an
+"""The most characters that are printed at once: a traceback has at most 8192 bytes, and an
 escaped one fits too."""
 
 _SPACES = "\xa0\u2009\u202f\u3000"  # not printable, says Python, but harmless and in use
@@ -35,7 +36,7 @@ _BREAKS = {"\t": "    ", "\n": " | ", "\u2028": " | ", "\u2029": " | "}
 
 
 class Tint(Enum):
-    """The look of a part of a line, as a terminal is told."""
+    """The colour of a part of a line, as an escape sequence."""
 
     BAD = "\x1b[31m"
     WARN = "\x1b[33m"
@@ -47,15 +48,15 @@ _PLAIN = "\x1b[0m"
 
 
 class Painted(str):
-    """A line of which parts have colours in a terminal that shows them; elsewhere the plain text.
+    """A line with colours on a terminal that shows them; elsewhere plain text.
 
-    The parts may be anything, as all texts.
+    The parts may be anything that `str` accepts.
     """
 
     parts: tuple[tuple[str, Tint | None], ...]
 
     def __new__(cls, *parts: tuple[str, Tint | None]) -> Painted:
-        """Return the parts in their order, each with its look."""
+        """Return a line of the parts in their order, each with its colour."""
         line = super().__new__(cls, "".join(text for text, _ in parts))
         line.parts = parts
         return line
@@ -74,7 +75,7 @@ class JsonLine(str):
 
 
 def visible(text: str) -> str:
-    """`text` on one line of at most LINE_MAX characters, with all that is not printable escaped."""
+    """Return `text` on one line of at most LINE_MAX characters, with unprintable ones escaped."""
     if not text.isprintable():
         text = text.rstrip().replace("\r\n", "\n")
         # The rest would be cut off below: an escape never makes a text shorter.
@@ -83,11 +84,11 @@ def visible(text: str) -> str:
 
 
 def printed(*lines: str, colour: bool = False) -> str:
-    """Return the lines as they may be written, each with its line feed.
+    """Return the lines as they are written, each with a line feed.
 
-    Without the last ones, but with their number, where they are longer than REPORT_MAX in all.
-    Lines of JSON are all there, however long: a program reads them. `colour`: with the colours of
-    `Painted` lines.
+    If they have more than REPORT_MAX characters, the last lines are replaced by their number. JSON
+    lines are always complete, because a program reads them. `colour` shows the colours of `Painted`
+    lines.
     """
     safe: list[str] = []
     room = REPORT_MAX
@@ -108,7 +109,7 @@ def printed(*lines: str, colour: bool = False) -> str:
 
 
 def json_text(value: object) -> str:
-    """JSON on one line, for a file or a peer; what is not printable is escaped."""
+    """Return JSON on one line for a file or a peer, with unprintable characters escaped."""
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:  # of bytes that are no UTF-8
@@ -120,7 +121,10 @@ def json_text(value: object) -> str:
 
 
 def json_line(value: object) -> JsonLine:
-    """Return the same to be printed: texts are cut where there are more than REPORT_MAX in all."""
+    """Return a JSON line for printing.
+
+    Texts are cut if there are more than REPORT_MAX characters.
+    """
     return JsonLine(json_text(_Cutter().cut(msgspec.to_builtins(value))))
 
 
@@ -135,9 +139,9 @@ def say(*lines: str) -> None:
 
 
 def say_directly(*lines: str) -> None:
-    """Print lines by one write to descriptor 2, for processes beside the agent.
+    """Print lines by one write to stderr's descriptor, for processes beside the agent.
 
-    Lines of several never mix.
+    Lines of several processes do not mix.
     """
     try:
         os.write(2, printed(*lines).encode())
@@ -155,7 +159,9 @@ def say_traceback(error: BaseException) -> None:
 def print_error(who: str, text: str) -> None:
     """Write `who: text` to stderr.
 
-    Further lines of a text are indented: none can pass for another line of Rallypoint's.
+    Further lines of the text are indented.
+
+    So no line of a foreign text looks like a line of Rallypoint's.
     """
     first, *more = text.rstrip().split("\n")
     say(f"{who}: {first}", *(f"  {line}" for line in more))
@@ -186,7 +192,9 @@ def print_text(*lines: str, colour: bool = False) -> bool:
 
 
 def write_text(text: str) -> None:
-    """Write a text for another program to stdout, in UTF-8: all of it, and nothing else. May block.
+    """Write a text for another program to stdout, in UTF-8, complete and unchanged.
+
+    May block.
 
     Raises InfrastructureError when not all of it was written: stdout is closed, its reader is gone,
     or the disk is full.
@@ -219,7 +227,7 @@ def _give_up_stdout() -> None:
 
 
 def redraw(*lines: str, colour: bool = False) -> bool:
-    """Write lines to stdout in place of what the terminal shows. As `print_text`."""
+    """Replace what the terminal shows by these lines on stdout. Otherwise as `print_text`."""
     if sys.stdout is not None:
         try:
             sys.stdout.write("\x1b[H\x1b[2J")
@@ -229,9 +237,9 @@ def redraw(*lines: str, colour: bool = False) -> bool:
 
 
 def _encodable(stream: TextIO, lines: Iterable[str], *, colour: bool = False) -> str:
-    """Return the printed lines with escapes for what the stream's encoding lacks.
+    """Return the printed lines, with escapes for characters that the stream's encoding lacks.
 
-    Such as a name under LANG=C; in JSON with those of JSON.
+    Lines of JSON get escapes of JSON.
     """
     encoding = stream.encoding or "utf-8"
     if encoding.lower().replace("-", "") != "utf8":
@@ -240,7 +248,10 @@ def _encodable(stream: TextIO, lines: Iterable[str], *, colour: bool = False) ->
 
 
 def _ascii_json(line: JsonLine) -> JsonLine:
-    """Return the same object. All that is not ASCII stands within strings."""
+    """Return the JSON line in ASCII.
+
+    Other characters occur only within strings, and are escaped.
+    """
     return JsonLine("".join(one if one.isascii() else _json_escape(one) for one in line))
 
 
@@ -264,7 +275,7 @@ def _json_escape(letter: str) -> str:
 
 
 class _Cutter:
-    """Cuts the texts of a value to what is left of REPORT_MAX, and lists where nothing is left."""
+    """Cuts the texts of a value to the rest of REPORT_MAX, and drops lists when nothing is left."""
 
     def __init__(self) -> None:
         self._room = REPORT_MAX

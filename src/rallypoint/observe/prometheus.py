@@ -14,11 +14,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and values, in the order in which they are shown."""
+"""Names and values of labels, in the order in which they are shown."""
 
 
 class Sample(Struct, frozen=True):
-    """One line. `suffix` is empty but for the parts of a histogram."""
+    """One line of a metric. `suffix` is empty except for the parts of a histogram."""
 
     value: float
     labels: Labels = ()
@@ -26,7 +26,7 @@ class Sample(Struct, frozen=True):
 
 
 class Family(Struct, frozen=True):
-    """All lines of one name. A counter's name ends with `_total`."""
+    """All lines of one metric. A counter's name ends with `_total`."""
 
     name: str
     kind: Kind
@@ -35,14 +35,14 @@ class Family(Struct, frozen=True):
 
 
 class Histogram:
-    """How many of the observed values were at most as large as each bound."""
+    """The number of observed values up to each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds, self._counts = tuple(bounds), [0] * len(bounds)
         self._count, self._sum = 0, 0.0
 
     def observe(self, value: float) -> None:
-        """Count one."""
+        """Count one value."""
         self._count += 1
         self._sum += value
         for place, bound in enumerate(self._bounds):

@@ -1,7 +1,7 @@
-"""A bounded queue with a thread that hands each item to a receiver.
+"""A bounded queue with a thread that passes each item to a receiver.
 
-`put` never waits: an item that finds no room is dropped and counted, as is one that the receiver
-fails at. `close` waits a little for the rest, and returns what was lost.
+`put` never waits: an item that does not fit is dropped and counted, as is one for which the
+receiver raises. `close` waits a little for the rest, and returns a message about lost items.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 CAPACITY = 10_000
-"""How many items may wait; an event takes about 1 kB."""
+"""The most waiting items; an event takes about 1 kB."""
 
 _T = TypeVar("_T")
 
@@ -39,7 +39,7 @@ class BoundedQueue(Generic[_T]):
 
     @property
     def lost(self) -> int:
-        """How many items did not arrive, so far."""
+        """The number of items that were lost so far."""
         return self._dropped + self._failed
 
     def put(self, item: _T) -> None:
@@ -56,10 +56,10 @@ class BoundedQueue(Generic[_T]):
             self._waiting.put(item)
 
     def close(self, timeout_s: float) -> str:
-        """Let the receiver have what waits, for at most so long, and close it.
+        """Pass the waiting items to the receiver within the time, and close it. Blocks.
 
-        Returns what was lost and why, in words for a person; empty when nothing was. Blocks.
-        Called again, also after the wait was interrupted, it returns the same.
+        Returns a message about the lost items and the cause; empty if there are none. Called again,
+        also after the wait was interrupted, it returns the same.
         """
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
@@ -75,7 +75,7 @@ class BoundedQueue(Generic[_T]):
         return self._what_was_lost()
 
     def _give_up(self) -> None:
-        """Leave a receiver that hangs in its daemon thread, and count what it will not get."""
+        """Abandon a receiver that hangs, in its daemon thread, and count its items as lost."""
         self._abandoned.set()
         # The one that it hangs at, and what is behind it but for the mark of the end.
         self._dropped += max(0, self._waiting.qsize() - 1) + self._is_receiving

@@ -18,10 +18,10 @@ FieldValue: TypeAlias = str | int | float
 
 
 class AgentEvent(Struct, frozen=True):
-    """One thing that happened to this node's part of the job.
+    """One event of this node's part of the job.
 
-    `message` is for a person and says why. `at` is seconds since the epoch and only ever shown,
-    never compared (behaviour R6).
+    `message` is for a person and has the reason. `at` is seconds since the epoch, for display only;
+    it is never compared (behaviour R6).
     """
 
     kind: EventKind
@@ -33,7 +33,7 @@ class AgentEvent(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """For programs, such as `node_lost`."""
+        """The name of the event for programs, such as `node_lost`."""
         return self.kind.name
 
 
@@ -43,14 +43,15 @@ def event_now(
     round_: int | None = None,
     fields: tuple[tuple[str, FieldValue], ...] = (),
 ) -> AgentEvent:
-    """Return the event of this record, dated now."""
+    """Return the event of this record, with the present time."""
     return AgentEvent(record.kind, record.text, time.time(), node, round_, fields)
 
 
 class StatusView(Struct, frozen=True):
-    """The state of a job at rest, in one line. Empty `waiting_for` means that the workers run.
+    """The state of a waiting job, in one line.
 
-    `for_s` is how long the state that is shown has lasted; `nodes` counts those in the round.
+    An empty `waiting_for` means that the workers run. `for_s` is the duration of the state, and
+    `nodes` the number of nodes in the round.
     """
 
     round: int
@@ -64,31 +65,31 @@ class StatusView(Struct, frozen=True):
 
 
 class Observer:
-    """Gets everything that an agent reports; each method does nothing unless it is overridden.
+    """Gets everything that an agent reports; by default each method does nothing.
 
-    Called in the agent's loop: none may block.
+    Called in the agent's loop, so no method may block.
     """
 
     def event(self, event: AgentEvent) -> None:
-        """Something happened, once."""
+        """Note an event."""
 
     def status(self, view: StatusView) -> None:
-        """Where the job is; about once a second, and after every event."""
+        """Note the state of the job, about once a second, and after every event."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
-        """Note that this node is assigned to a round; waiting for that took `joined_s`."""
+        """Note that this node was assigned to a round, after a wait of `joined_s`."""
 
     def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
-        """One phase of a round is over."""
+        """Note that one phase of a round has ended."""
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
-        """All workers run."""
+        """Note that all workers run."""
 
     def worker_exited(self, life: RoundLife, local_rank: int) -> None:
-        """Note that a worker runs no more, for whatever reason."""
+        """Note that a worker has exited, for whatever reason."""
 
     def worker_ended(self, life: RoundLife, state: EndState, exit_: WorkerExit) -> None:
-        """Note that a worker ended; of a failure its message is known by now."""
+        """Note how a worker ended; the message of a failure is known by now."""
 
     def workers_failed(self, life: RoundLife) -> None:
         """Note that the first failure of a round on this node was noticed."""

@@ -21,7 +21,7 @@ from rallypoint.process.devices import Gpu, nvml_gpus, visible_gpus
 def allowed_cpus() -> frozenset[int]:
     """Return the CPUs that this process may use: cpusets, containers and `taskset` limit them.
 
-    Raises BindingImpossible where the system binds no process to CPUs (macOS).
+    Raises BindingImpossible where the system has no CPU binding (macOS).
     """
     try:
         return frozenset(os.sched_getaffinity(0))
@@ -30,7 +30,7 @@ def allowed_cpus() -> frozenset[int]:
 
 
 class Hardware(Struct, frozen=True):
-    """Where the CPUs and GPUs are looked up."""
+    """The sources of the CPUs and GPUs."""
 
     gpus: Callable[[], Sequence[Gpu] | None] = nvml_gpus
     allowed: Callable[[], frozenset[int]] = allowed_cpus
@@ -43,12 +43,11 @@ THIS_MACHINE = Hardware()
 def worker_cpus(
     workers: int, numa: NumaOptions, visible: str | None, machine: Hardware = THIS_MACHINE
 ) -> tuple[list[frozenset[int]], str]:
-    """Return the CPUs of each worker, by local rank, and a remark for the person, or an empty one.
+    """Return the CPUs of each worker, by local rank, and a remark for the user, or an empty one.
 
     `visible` is CUDA_VISIBLE_DEVICES. No CPUs at all: the workers run unbound. Blocks for
-    milliseconds, with GPUs for as long as their driver takes.
-
-    Raises UsageError when it can't be done, unless `numa` says to go on without.
+    milliseconds, with GPUs for as long as their driver takes. Raises UsageError if binding is
+    impossible, unless `numa` allows running unbound.
     """
     mode = AffinityMode(numa.affinity_mode)  # torch's own will do
     asked = f"{named.numa_binding} {mode}"
@@ -96,9 +95,11 @@ def _homes_of_gpus(
 
 
 def read_cpus(allowed: Set[int], sys: str) -> list[Cpu]:
-    """Return every CPU that is online and allowed, in order. Reads some five small files for each.
+    """Return every CPU that is online and allowed, in order.
 
-    A kernel without NUMA has one node, 0. Raises BindingImpossible when /sys does not tell.
+    Reads some five small files for each.
+
+    A kernel without NUMA has one node, 0. Raises BindingImpossible when /sys has no CPUs.
     """
     root = Path(sys, "devices/system")
     try:
@@ -128,7 +129,7 @@ def node_of_pci_device(address: str, sys: str) -> int | None:
 
 
 def _nodes(folder: Path) -> dict[int, int]:
-    """CPU -> node."""
+    """Return the NUMA node of each CPU."""
     nodes: dict[int, int] = {}
     if folder.is_dir():
         for node in sorted(parse_cpu_list((folder / "online").read_text())):
@@ -144,7 +145,7 @@ def _cpu(number: int, node: int, folder: Path) -> Cpu:
 
 
 def _last_level_cache(number: int, folder: Path) -> int:
-    """Where nothing is told of caches (some virtual machines), each CPU counts as its own."""
+    """Return the number of a CPU's last-level cache; without cache data, the CPU's own number."""
     last, first_cpu = 0, number
     for index in folder.glob("index*"):
         level = int((index / "level").read_text())

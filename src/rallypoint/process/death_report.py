@@ -1,9 +1,10 @@
-"""The last acts of a guard, when its agent and all workers are dead.
+"""The last actions of a guard, when its agent and all workers are dead.
 
 It reports the death to the coordinator (behaviour F2). If the agent led the job itself, the guard
-has the register released (behaviour L6). If that coordinator may have died with the agent, the
-guard tells the next one (behaviour L4). The guard imports this module only then: most guards have
-nothing to tell.
+marks the record in the register (behaviour L6). If that coordinator may have died with the agent,
+the guard reports to the next one (behaviour L4).
+
+The guard imports this module only then, because most guards have nothing to report.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from rallypoint.wire.frames import FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
 
 _LIMIT_S = 3.0
-"""In all: without a report the coordinator waits for the connection's grace, no longer, and without
-a release others wait for the leader's hold."""
+"""The time limit of all reports, in seconds: without a report the coordinator waits for the
+connection's grace, no longer, and without a release others wait for the leader's hold."""
 _END_S = 1.0
-"""How long an agent whose pipe has ended may take to die."""
+"""How long an agent whose pipe has ended may take to die, in seconds."""
 _LOOK_S = 0.01
 
 NEXT_LEADER_S = 40.0
-"""In all, for the next coordinator: with the default hold another node leads after 14 s at most,
-and waits for a lease. Until then it has to be found, and it may die as well."""
+"""The time limit for the next coordinator, in seconds. With the default hold another node leads
+after 14 s at most, and waits for a lease. Until then it has to be found, and it may die as well."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 _ATTEMPT_S = 1.0
 
@@ -45,10 +46,11 @@ _ATTEMPT_S = 1.0
 def tell(
     data: bytes, agent_pid: int, by_register: ByRegister | None, *, out_of_memory: bool
 ) -> Callable[[], None] | None:
-    """Do what this notice asks for; takes `_LIMIT_S` at most.
+    """Carry out this notice; takes `_LIMIT_S` at most.
 
-    For a child of the agent. Returns what is left to do, which takes `NEXT_LEADER_S` at most; None:
-    nothing.
+    For a child of the agent.
+
+    Returns what is left to do, which takes `NEXT_LEADER_S` at most; None: nothing.
     """
     notice, began_at = death_notice.decode(data), time.monotonic()
     is_told = False
@@ -74,9 +76,9 @@ def tell(
 
 
 def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: bool) -> None:
-    """Tell the coordinator that leads next, as soon as one does.
+    """Report the death to the coordinator that leads next, as soon as one does.
 
-    Blocks until one has been told, or does not need to be, or as long as a register hangs.
+    Blocks until one has the report, or does not need it, or as long as a register hangs.
     """
     ends_at, pause_s = time.monotonic() + NEXT_LEADER_S, _PAUSE_S
     look = None
@@ -100,9 +102,9 @@ def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: 
 
 
 def _run_limited(body: Callable[[], None], limit_s: float, title: str) -> None:
-    """Run a function in a process that is killed after so long.
+    """Run a function in a process that is killed after `limit_s`.
 
-    A register may hold up a reader for ever, and the guard has more to do.
+    A register may hang, and the guard has more to do.
     """
 
     is_over, held_by_it = syscalls.pipe_above_standard_fds()
@@ -124,10 +126,10 @@ def report_death(
     at: tuple[str, int] | None = None,
     out_of_memory: bool = False,
 ) -> bool:
-    """Report this death to the coordinator, on one connection; whether it was received.
+    """Report this death to the coordinator on one connection; return whether it was received.
 
-    Blocks for `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing.
-    `at`: where it is reached; None: where the agent was connected to.
+    Blocks for `limit_s` at most. A coordinator that is gone, slow or foreign raises nothing. `at`
+    is its address; None: the agent's last one.
     """
     died = AgentDied(notice.incarnation, 0, b"", out_of_memory)
     if isinstance(notice, DeathNotice):

@@ -20,15 +20,15 @@ from rallypoint.config import is_secret
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU: its UUID and where it sits, as /sys/bus/pci/devices names it."""
+    """One GPU: its UUID and its PCI address, as in /sys/bus/pci/devices."""
 
     uuid: str
     pci_address: str
-    """Empty when the library does not tell."""
+    """The PCI address; empty if the library does not know it."""
 
 
 def has_nvml() -> bool:
-    """Return whether libnvidia-ml is here, which comes with the driver."""
+    """Return whether libnvidia-ml, which comes with the driver, can be loaded."""
     return _nvml() is not None
 
 
@@ -103,7 +103,7 @@ def _pci_address(nvml: object, device: object) -> str:
     import ctypes
 
     class PciInfo(ctypes.Structure):
-        """nvmlPciInfo_t."""
+        """The library's struct nvmlPciInfo_t."""
 
         _fields_ = (
             ("bus_id_legacy", ctypes.c_char * 16),

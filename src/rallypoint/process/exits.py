@@ -39,7 +39,7 @@ def peek(pid: int) -> WorkerExit | None:
 
 
 def needs_main_thread(*, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -> bool:
-    """Return whether exits are noticed by SIGCHLD here, which other threads can't handle."""
+    """Return whether exits can be noticed by SIGCHLD only, which needs the main thread."""
     try:
         os.close(pidfd_open(os.getpid()))
     except OSError as error:
@@ -65,7 +65,7 @@ class ExitWatch:
     def watch(self, pid: int, on_exit: Callable[[WorkerExit], None]) -> None:
         """Watch a child of this process that is not reaped yet; it may have exited already.
 
-        Raises OSError when descriptors have run out, RuntimeError when neither way can be used.
+        Raises OSError when no descriptor is left, RuntimeError when neither way is available.
         """
         self._callbacks[pid] = on_exit
         try:
@@ -90,7 +90,7 @@ class ExitWatch:
             os.close(fd)
 
     def close(self) -> None:
-        """Forget all. Safe to repeat."""
+        """Stop watching all children. May be repeated."""
         for pid in list(self._callbacks):
             self.unwatch(pid)
         if self._unsubscribe is not None:
@@ -114,9 +114,9 @@ class ExitWatch:
 async def wait_until_gone(
     pid: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
 ) -> None:
-    """Return when the process, which need be no child, has exited.
+    """Wait until the process, which need not be a child, has exited.
 
-    Without pidfds: soon, for the caller to look again.
+    Without pidfds it returns soon, and the caller has to look again.
     """
     try:
         fd = pidfd_open(pid)
@@ -155,20 +155,20 @@ class Reaper:
         return reaper
 
     def reap(self) -> None:
-        """Reap now. Does not block."""
+        """Reap all such children now. Does not block."""
         for pid in _children():
             if not self._is_ours(pid):
                 syscalls.reap_if_exited(pid)
 
     def close(self) -> None:
-        """Stop. Safe to repeat."""
+        """Stop reaping. May be repeated."""
         self._unsubscribe()
 
 
 def reap_orphans_of(sids: Collection[int], is_ours: Callable[[int], bool]) -> None:
-    """Reap what has come from these sessions and exited.
+    """Reap the exited orphans of these sessions.
 
-    For a process that has other children of its own, whose exit statuses somebody waits for.
+    For a process with other children, whose exit statuses other code waits for.
     """
     for pid in _children():
         try:
@@ -190,7 +190,7 @@ def _children() -> list[int]:
 
 
 def _children_by_parent() -> list[int]:
-    """For kernels built without the `children` files: every process whose parent we are."""
+    """Return this process's children from all processes, for kernels without `children` files."""
     found = []
     parent = str(os.getpid()).encode()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

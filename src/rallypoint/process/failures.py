@@ -1,12 +1,12 @@
-"""Why a worker failed, told in one line and a traceback.
+"""The cause of a worker's failure, as one line and a traceback.
 
-From its error file, its last words on stderr, and how the kernel saw it end (or killed it for
+The sources are its error file, its last output, and how the kernel saw it end (or killed it for
 memory).
 
 The error file is torch's (a worker under torch's `record` decorator writes it to
 TORCHELASTIC_ERROR_FILE): `{"message": {"message": ..., "extraInfo": {"py_callstack": ...,
-"timestamp": ...}}}` or `{"message": text, "timestamp": ...}`. A worker writes what it likes there,
-so nothing in it is trusted: anything malformed is as good as none.
+"timestamp": ...}}}` or `{"message": text, "timestamp": ...}`. A worker may write anything there, so
+nothing in it is trusted: a malformed file is ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGABRT, _SIGBUS, _SIGKILL = 6, 7, 9
 _YEAR_9999_S = 253_370_764_800
 NO_WORDS = LastWords()
-"""For a worker without output, or whose output is not read."""
+"""The output of a worker without any, or whose output is not read."""
 
 
 UNKNOWN_PROGRAM = Program()
@@ -79,7 +79,7 @@ def read_error_file(path: str) -> bytes | None:
 
 
 def program_of(argv: Sequence[str]) -> Program:
-    """Return what a worker's command line says of its program.
+    """Return the program of a worker with this command line.
 
     Its `source_of` reads files of this node of up to 1 MiB, and never blocks on a pipe.
     """
@@ -144,10 +144,11 @@ def describe_failure(
 
 
 def _evidence(exit_: WorkerExit, words: LastWords, program: Program) -> tuple[str, str]:
-    """Choose an error and its traceback in stderr, or in stdout.
+    """Return an error and its traceback from stderr, or else from stdout.
 
-    In stdout if stderr has nothing but known tails: notebooks and test runners write their errors
-    to stdout. A worker that wrote nothing, or that a signal killed at once, left no evidence.
+    stdout is used if stderr has nothing but known tails: notebooks and test runners write their
+    errors to stdout. A worker that wrote nothing, or that a signal killed at once, left no
+    evidence.
     """
     if not may_have_told(exit_) or not (words.stderr or words.stdout):
         return "", ""
@@ -169,7 +170,7 @@ def _last_lines(words: LastWords) -> str:
 
 
 def bounded(exit_: WorkerExit) -> WorkerExit:
-    """Return the same, with so much of its texts as may be sent and shown."""
+    """Return the exit with its texts cut to the length that may be sent and shown."""
     return replace(
         exit_,
         message=clip_end(plain_text(exit_.message), MESSAGE_LIMIT_BYTES),
@@ -201,7 +202,7 @@ _FREE_FORM = re.IGNORECASE | re.VERBOSE
 
 
 def tells_of_lost_peer(text: str) -> bool:
-    """Return whether an error reads like the consequence of another process's end."""
+    """Return whether an error looks like the consequence of another process's end."""
     if not text or not re.search(_LOST_PEER, text, _FREE_FORM):
         return False
     return not re.search(_OWN_FAULT, text, _FREE_FORM)
@@ -217,7 +218,7 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
 
 
 def parse_error_file(content: bytes | None) -> ErrorFile | None:
-    """Return None for what is not in either form."""
+    """Parse an error file; return None if it has neither form."""
     try:
         data: Any = None if content is None else read_object(content)
     except UnreadableJsonError:
@@ -236,7 +237,7 @@ def parse_error_file(content: bytes | None) -> ErrorFile | None:
 
 
 def _seconds(stamp: object) -> float | None:
-    """Unix seconds as an error file has them; None for what is no time."""
+    """Return the Unix seconds of an error file; None if they are not a time."""
     try:
         seconds = float(stamp) if isinstance(stamp, str | int | float) else math.nan
     except (ValueError, OverflowError):
@@ -250,7 +251,7 @@ _CRASH_FRAMES, _BEFORE_CRASH = 14, 5
 def _crash_stack(tail: str) -> str:
     """Return the lines just before a fatal signal, and the stack of the thread that got it.
 
-    "" where Python dumped none. The innermost frames come first; other threads tell nothing of it.
+    Empty if Python dumped none. The innermost frames come first; other threads are left out.
     """
     lines = tail.splitlines()
     header = next((n for n, s in enumerate(lines) if s.startswith("Fatal Python error: ")), None)

@@ -17,14 +17,14 @@ from rallypoint.process import signals, syscalls, titles
 
 
 class ForkedProcess:
-    """A child of this process that runs one function. The owner must `wait` for it in the end."""
+    """A child of this process that runs one function. The owner must `wait` for it at the end."""
 
     def __init__(self, pid: int, name: str) -> None:
         self.pid, self.name = pid, name
         self._exit_code: int | None = None
 
     def alive(self) -> bool:
-        """Return whether it still runs. Does not reap."""
+        """Return whether the child still runs. Does not reap it."""
         if self._exit_code is not None:
             return False
         try:
@@ -38,10 +38,11 @@ class ForkedProcess:
             syscalls.signal_process(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Reap it and return its exit code (-n: by signal n).
+        """Reap the child and return its exit code (-n: by signal n).
 
-        Blocks until it exits: kill first, unless its end is near for another reason. Safe to call
-        again.
+        May be called again.
+
+        Blocks until it exits: kill it first, unless its end is near for another reason.
         """
         if self._exit_code is None:
             try:

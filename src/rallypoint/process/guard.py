@@ -56,22 +56,22 @@ TITLE = "worker guard"
 
 _RECORD = struct.Struct("=i")
 _HELPER = 1 << 30
-"""Above all pids."""
+"""A flag in a record, above all pids."""
 _LONGEST_POLL_MS = 3_600_000
 _STOP_TIMEOUT_MS = 2000
 _KILL_S = 0.2
 _LAST_KILL_S = 1.0
-"""For an agent that has a notice: a worker with much memory takes a moment to die, and while one
-lives nobody is told anything."""
+"""The time for killing workers of an agent that has a notice, in seconds: a worker with much memory
+takes a moment to die, and while one lives nothing is reported."""
 _BURST_MS = 100
 _QUIET_MS = 1000
 
 
 def register_self(child_fd: int) -> None:
-    """In a forked worker that already leads its session: tell the guard. One atomic write.
+    """Register this forked worker, which already leads its session, with the guard.
 
-    A dead guard is no reason not to start: the parent-death signal still holds, and the agent
-    learns of the death by `Guard.fileno`.
+    It is one atomic write. A dead guard does not stop the start: the parent-death signal still
+    applies, and the agent learns of the death by `Guard.fileno`.
     """
     _write(child_fd, os.getpid())
 
@@ -136,7 +136,7 @@ class Guard:
 
     @property
     def child_fd(self) -> int:
-        """The descriptor that a worker between fork and exec gives to `register_self`.
+        """The descriptor that a worker between fork and exec passes to `register_self`.
 
         Close-on-exec.
         """
@@ -145,14 +145,16 @@ class Guard:
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when signals have reached the guard.
 
-        And when it has died, which only a SIGKILL can do. See `read_signals`.
+        Also when the guard has died, which only a SIGKILL can cause. See `read_signals`.
         """
         return self._lifeline
 
     def read_signals(self) -> tuple[int, ...] | None:
         """Return the signals that have reached the guard since the last call.
 
-        None: it has died, or was stopped. Does not block.
+        Does not block.
+
+        None: the guard has died, or was stopped.
         """
         if self._lifeline < 0:
             return None
@@ -166,13 +168,13 @@ class Guard:
         return pid == self._process.pid
 
     def register(self, pid: int) -> None:
-        """Have a living worker guarded that registered with an earlier guard."""
+        """Register a living worker of an earlier guard with this one."""
         _write(self._channel, pid)
 
     def spare(self, pid: int) -> None:
-        """Note that this registered process is no worker.
+        """Note that this registered process is not a worker.
 
-        It dies with the agent, but with no lease.
+        It dies with the agent, but not with the lease.
         """
         _write(self._channel, pid | _HELPER)
 
@@ -189,14 +191,17 @@ class Guard:
     def forget(self, pid: int) -> None:
         """Forget a worker whose session is empty.
 
-        Must come before the worker is reaped. A guard that was stopped has killed it and knows of
-        nobody any more.
+        Must be called before the worker is reaped.
+
+        A guard that was stopped has killed the worker already, and knows none.
         """
         if self._channel >= 0:
             _write(self._channel, -pid)
 
     def stop(self) -> None:
-        """End the guard and reap it; what is still registered is killed. Safe to call again.
+        """End the guard and reap it; registered processes are killed.
+
+        May be called again.
 
         Blocks while the guard finishes, 2 s at most: then it is killed.
         """
@@ -221,13 +226,13 @@ def _write(fd: int, record: int) -> None:
 
 
 class _Registered:
-    """The guarded processes, as the records tell them."""
+    """The guarded processes, according to the records."""
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
         self.workers: set[int] = set()
         self.killed: set[int] = set()
-        """Workers whose lease was over."""
+        """The workers that were killed because their lease was over."""
 
     def apply(self, record: int) -> None:
         pid = abs(record) & ~_HELPER
@@ -320,7 +325,7 @@ def _end(
 
 
 def _tell_signals(told: int) -> None:
-    """Write one byte for each signal that a scheduler sends to every process: its number."""
+    """Write one byte, its number, for each signal that a scheduler sends to every process."""
     os.set_blocking(told, False)
 
     def tell(number: int, _frame: object) -> None:
@@ -337,7 +342,7 @@ def _ignore_signals() -> None:
 
 
 def _sweep(places: set[str]) -> None:
-    """In a process of its own: the guard must wait for no file system."""
+    """Remove directories in a separate process: the guard must not wait for a file system."""
     prctl, guard_pid = syscalls.load_prctl(), os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for it.
     try:
@@ -360,9 +365,9 @@ def _sweep(places: set[str]) -> None:
 
 
 def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
-    """Until somebody may be overdue.
+    """Return the milliseconds until a worker may be overdue; None: none can be.
 
-    Time that the machine is suspended for does not count here: it is noticed at the wake-up.
+    Suspended time does not count here; it is noticed at the wake-up.
     """
     look_ns = liveness.next_look_ns(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
@@ -371,7 +376,7 @@ def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
 
 
 def _keep_fence(page: SharedPage, registered: _Registered) -> None:
-    """Kill those whose lease is over. They stay registered until the agent forgets them."""
+    """Kill the workers whose lease is over. They stay registered until the agent forgets them."""
     overdue = liveness.overdue(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
     )
@@ -381,7 +386,10 @@ def _keep_fence(page: SharedPage, registered: _Registered) -> None:
 
 
 def _read_records(channel: int, registered: _Registered) -> bool:
-    """Apply what the pipe holds now; False at its end. Writes are whole records, so reads are."""
+    """Apply the records in the pipe; return False at its end.
+
+    Writes and reads are whole records.
+    """
     while True:
         try:
             data = os.read(channel, 1024 * _RECORD.size)
@@ -423,16 +431,19 @@ class SharedPage:
         return self._words[_HELD_UNTIL]
 
     def hold(self, until_s: float) -> None:
-        """Seconds on CLOCK_BOOTTIME; 0: no fence."""
+        """Set the end of the lease in seconds on CLOCK_BOOTTIME; 0: none."""
         self._words[_HELD_UNTIL] = min(int(until_s * _NS_PER_S), _LONGEST_NS)
 
     @property
     def notice(self) -> bytes:
-        """Empty: nothing is to be told. For who knows that the agent is dead."""
+        """Return the notice; empty: there is none.
+
+        For a reader that knows that the agent is dead.
+        """
         return bytes(self._bytes[_NOTICE_AT : _NOTICE_AT + self._words[_LENGTH]])
 
     def leave_notice(self, notice: bytes) -> None:
-        """In place of the one before; b"": none. One that is too long is none."""
+        """Replace the notice; b"": none. One that is too long counts as none."""
         self._words[_LENGTH] = 0
         end = _NOTICE_AT + len(notice)
         if end <= len(self._bytes):
@@ -441,5 +452,5 @@ class SharedPage:
 
 
 def boot_time_ns() -> int:
-    """Return the time to which the word is compared."""
+    """Return the time in nanoseconds on CLOCK_BOOTTIME."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

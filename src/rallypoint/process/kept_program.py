@@ -1,8 +1,8 @@
-"""A program that ends when this process does, however that ends, and a directory that goes with it.
+"""A program that ends when this process does, however that ends, and a temporary directory.
 
-Between the two is a keeper, in a session of its own, that no signal for this process reaches. It is
-this file, run by Python with the standard library alone. It makes the directory and starts the
-program; when this process stops it, is killed, or has closed the pipe between them, it ends the
+Between the two is a keeper, in a session of its own, which signals for this process do not reach.
+It is this file, run by Python with the standard library alone. It makes the directory and starts
+the program; when this process stops it, is killed, or has closed the pipe between them, it ends the
 program and removes the directory. If the keeper itself is killed, the kernel kills the program.
 """
 
@@ -22,11 +22,11 @@ from typing import IO
 
 _PR_SET_PDEATHSIG = 1
 _END_S = 5.0
-"""The time that a program has from SIGTERM to SIGKILL."""
+"""The seconds that a program has from SIGTERM to SIGKILL."""
 
 
 class KeptProgram:
-    """A program that runs. For one thread at a time."""
+    """A running program. For one thread at a time."""
 
     def __init__(self, argv: Sequence[str], directory: str, output: int | IO[bytes] | None) -> None:
         """`directory` is made, and removed in the end; its parent is there.
@@ -43,13 +43,15 @@ class KeptProgram:
         )
 
     def is_alive(self) -> bool:
-        """Return whether it runs, or its directory is still there."""
+        """Return whether the program runs, or its directory still exists."""
         return self._keeper.poll() is None
 
     def stop(self) -> None:
-        """End it, and remove the directory.
+        """End the program, and remove the directory.
 
-        Blocks for 5 s, if it does not end by itself. May be called again.
+        May be called again.
+
+        Blocks for 5 s, if it does not end by itself.
         """
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
@@ -57,7 +59,7 @@ class KeptProgram:
 
 
 def keep(owner: int, directory: str, argv: Sequence[str]) -> int:
-    """In the keeper. Returns how the program has ended."""
+    """Run the program in the keeper, and return how it has ended."""
     os.mkdir(directory, 0o700)
     try:
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=_with_keeper())
@@ -84,9 +86,9 @@ def _end_with(owner: int, program: subprocess.Popen[bytes]) -> None:
 
 
 def _with_keeper() -> Callable[[], object]:
-    """Return the function that a child calls to be killed with this process.
+    """Return the function by which a child asks to be killed with this process.
 
-    Where there is no prctl it is nothing.
+    Where there is no prctl the function does nothing.
     """
     import ctypes  # Before the fork: a child must not import.
 

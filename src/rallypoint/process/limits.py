@@ -1,4 +1,4 @@
-"""Limits of the system that an agent and its workers reach: open files, processes, memory."""
+"""The system's limits for an agent and its workers: open files, processes, memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _NO_LIMIT = 1 << 60
 _FOR_THE_AGENT = 24
 """Descriptors of an agent: streams, pipes to its helpers, loop, listeners, connections."""
 _PER_WORKER = 5
-"""In the agent, while it starts: two pipes, both ends, later a pidfd, and the pipe that all share.
-In the relay, which has the agent's limit: two pipes and two files."""
+"""The descriptors for each worker. In the agent, while it starts: two pipes, both ends, later a
+pidfd, and the pipe that all share. In the relay, which has the agent's limit: two pipes and two
+files."""
 
 
 def cant_start_process(error: OSError) -> InfrastructureError:
-    """Return one line for a person about a fork, or its pipes, that failed.
+    """Return the error, one line, for a fork or its pipes that failed.
 
-    It has advice only for errors by which a machine says that it lacks something.
+    It has advice only for errors by which a machine reports a missing resource.
     """
     if (short := out_of_files(error)) is not None:
         return short
@@ -40,7 +41,7 @@ def cant_start_process(error: OSError) -> InfrastructureError:
 
 
 def cant_start_workers(error: OSError) -> InfrastructureError | None:
-    """Return one line for a person about what this machine lacks; None for any other error."""
+    """Return the error, one line, for a resource that this machine lacks; None for other errors."""
     if error.errno not in MACHINE_ERRNOS:
         return None
     if (short := out_of_files(error)) is not None:
@@ -51,7 +52,7 @@ def cant_start_workers(error: OSError) -> InfrastructureError | None:
 
 
 def out_of_files(error: BaseException | None) -> InfrastructureError | None:
-    """Return one line for a person when descriptors have run out; None for any other error."""
+    """Return the error, one line, for a lack of descriptors; None for any other error."""
     match error:
         case OSError(errno=errno.EMFILE):
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -81,18 +82,16 @@ def fix_of(number: int | None) -> str:
 
 
 def descriptors_for(workers: int) -> int:
-    """Return how many so many workers cost their agent."""
+    """Return how many descriptors an agent needs for so many workers."""
     return _PER_WORKER * workers
 
 
 def have_descriptors_for(workers: int) -> None:
-    """Raise the soft limit of this process, so that an agent of so many workers has descriptors.
+    """Raise the soft limit of descriptors as far as an agent of so many workers needs.
 
-    As far as needed.
-
-    To be called before anything is started: later there is no good moment to find out. Children
-    inherit the limit: whoever spawns workers restores theirs. Raises InfrastructureError when the
-    hard limit is in the way.
+    To be called before anything is started, because later there is no good moment to fail. Children
+    inherit the limit: the code that spawns workers restores theirs. Raises InfrastructureError when
+    the hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _open_count() + _FOR_THE_AGENT + descriptors_for(workers)
@@ -107,7 +106,7 @@ def have_descriptors_for(workers: int) -> None:
 
 
 def try_descriptors(workers: int) -> None:
-    """Open, for a moment, as many as starting so many workers takes.
+    """Open as many descriptors as starting so many workers takes, and close them.
 
     Raises OSError (EMFILE, ENFILE).
     """
@@ -121,7 +120,7 @@ def try_descriptors(workers: int) -> None:
 
 
 def _open_count() -> int:
-    """Return the number of open descriptors, including those that our parent has left open."""
+    """Return the number of open descriptors, including inherited ones."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -129,9 +128,9 @@ def _open_count() -> int:
 
 
 def shared_memory_use(place: str = "/dev/shm") -> str:
-    """Return how full the shared memory of this node is; empty if there is none.
+    """Return the use of this node's shared memory; empty if there is none.
 
-    As in `/dev/shm: 63 of 64 MiB in use`.
+    For example `/dev/shm: 63 of 64 MiB in use`.
     """
     try:
         found = os.statvfs(place)
@@ -142,10 +141,10 @@ def shared_memory_use(place: str = "/dev/shm") -> str:
 
 
 class OomWatch:
-    """Counts out-of-memory kills in our cgroup, its children included, since this was made.
+    """The out-of-memory kills in this cgroup and its children, since the object was made.
 
     The count covers the whole container, so it is a hint about a worker that died of SIGKILL, not a
-    proof. Where no counter can be read, the answer is no.
+    proof. Without a readable counter there are none.
     """
 
     def __init__(self, files: Sequence[str] | None = None) -> None:
@@ -154,7 +153,7 @@ class OomWatch:
         self._before = self._count()
 
     def rose(self) -> bool:
-        """Return whether there was a kill since this was made, or since the last `rearm`."""
+        """Return whether there was a kill since the object was made, or since the last `rearm`."""
         return self._count() > self._before
 
     def rearm(self) -> None:
@@ -170,12 +169,11 @@ class OomWatch:
 
 
 class MemoryWatch:
-    """The watch on our container's limit of memory, as the kernel counts it.
+    """The check of the container's memory limit, as the kernel counts it.
 
-    What could be given back at once, inactive pages of files, does not count.
-
-    It is asked before each heartbeat, for peers to know why this node may be gone in a moment: by
-    cgroup v2 the kernel kills all processes of a container together, and none can say so.
+    Memory that could be freed at once, inactive pages of files, does not count. It is checked
+    before each heartbeat, so that peers know why this node may be gone in a moment: by cgroup v2
+    the kernel kills all processes of a container together, and none can report it.
     """
 
     def __init__(self, folders: Sequence[str] | None = None) -> None:
@@ -210,10 +208,7 @@ class MemoryWatch:
 
 
 def usable_memory(watch: MemoryWatch | None = None) -> int | None:
-    """Return the bytes of memory that this machine has, or this container may use.
-
-    None: not known.
-    """
+    """Return the bytes of memory of this machine, or of this container's limit; None: not known."""
     limit = (watch or MemoryWatch()).limit
     try:
         of_machine: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -241,7 +236,7 @@ def _counter_files() -> tuple[str, ...]:
 
 
 def _memory_folders() -> tuple[str, ...]:
-    """Return the cgroup folders of v2 and v1 that are there, ours before the root's."""
+    """Return the existing cgroup folders of v2 and v1, this process's before the root's."""
     try:
         with open("/proc/self/cgroup") as file:
             lines = file.read().splitlines()
@@ -267,7 +262,7 @@ def _read_count(path: str) -> int | None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """Return the number after this name in a file of such lines; None where there is none."""
+    """Return the number after this name in a file of such lines; None if there is none."""
     try:
         with open(path) as file:
             for line in file:
@@ -280,7 +275,7 @@ def _field(path: str, name: str) -> int | None:
 
 
 def _number_in(path: str) -> int | None:
-    """None: the file has none, or `max`."""
+    """Return the number in a file; None if the file has none, or `max`."""
     try:
         with open(path) as file:
             return int(file.read())

@@ -1,7 +1,7 @@
 """A named pipe of lines that several processes write to.
 
-They write what they like: a line is at most PIPE_BUF bytes, so that it arrives whole, and what is
-longer is no line.
+The content is not trusted. A line is at most PIPE_BUF bytes, so that it arrives whole; longer data
+is not a line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _READ_BYTES = 65536
 
 
 class LinePipe:
-    """Made at `path` with mode 0600, to be read when it is readable. Raises OSError."""
+    """A pipe at `path` with mode 0600, to be read when it is readable. Raises OSError."""
 
     def __init__(self, path: str) -> None:
         self._path, self._splitter = path, LineSplitter()
@@ -26,14 +26,14 @@ class LinePipe:
         return self._fd
 
     def read_lines(self) -> list[bytes]:
-        """Return the whole lines of what is there now, a bounded share of it. Does not block."""
+        """Return the whole lines that have arrived, a limited number of bytes. Does not block."""
         try:
             return self._splitter.feed(os.read(self._fd, _READ_BYTES))
         except BlockingIOError:
             return []
 
     def close(self) -> None:
-        """Remove the pipe. Safe to call again."""
+        """Remove the pipe. May be called again."""
         if self._fd < 0:
             return
         os.close(self._fd)

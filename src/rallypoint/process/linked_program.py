@@ -1,8 +1,8 @@
-"""A program whose output, end and signals go over a link: the pipes that sshd gives a command.
+"""A program whose output, end and signals go over a link: the pipes of a command under sshd.
 
-Without a terminal sshd sends no signal when a connection ends: what is left of it is the end of a
-pipe, or nothing at all when a cable was cut. So the process at the link's end is another one than
-the program. It notices that, sends the program SIGTERM, and takes its output as before, or a
+Without a terminal sshd sends no signal when a connection ends: the only sign is the end of a pipe,
+or nothing at all when a cable was cut. So the process at the link's end is separate from the
+program. It notices the end, sends the program SIGTERM, and reads its output as before; otherwise a
 worker that writes a line would fail before it has saved its checkpoint.
 """
 
@@ -24,15 +24,14 @@ from rallypoint.wire.launch_link import AgentOutput, Deliver, LinkReader, ToHost
 
 _READ_BYTES = 64 * 1024
 _HELD_BYTES = 256 * 1024
-"""The most bytes that wait to be sent before the program has to wait; by then the console is
-slow."""
+"""The most unsent bytes before the program has to wait, because the console is slow."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 T = TypeVar("T")
 FromProgram = subprocess.Popen[bytes]
 
 
 class ProgramLink:
-    """Both directions of it, and whether it still is one.
+    """The link in both directions, and whether it is intact.
 
     Nothing here blocks, except `wait_for` and `flush`.
     """
@@ -45,7 +44,7 @@ class ProgramLink:
         self.is_broken = False
 
     def wait_for(self, kind: type[T]) -> T | None:
-        """Return the first message of that kind; None: there is none, the other side has gone."""
+        """Return the first message of that kind; None: the other side has gone."""
         while True:
             for number, message in enumerate(self._early):
                 if isinstance(message, kind):
@@ -56,13 +55,13 @@ class ProgramLink:
             self._early = self.read()
 
     def may_be_silent(self, silence_s: float) -> None:
-        """For so long at a time, from now on."""
+        """Set the longest silence of the other side, in seconds, from now on."""
         self._silence_s = silence_s
         os.set_blocking(self.read_fd, False)
         os.set_blocking(self.write_fd, False)
 
     def read(self) -> list[ToHost]:
-        """Return the messages that have come; an end or nonsense breaks the link."""
+        """Return the messages that have arrived; an end or invalid data breaks the link."""
         try:
             data = os.read(self.read_fd, _READ_BYTES)
             self._heard_at = time.monotonic()
@@ -76,22 +75,22 @@ class ProgramLink:
         return []
 
     def put(self, data: bytes) -> None:
-        """To be sent, unless the link is broken."""
+        """Queue data to send, unless the link is broken."""
         if not self.is_broken:
             self._out += data
 
     @property
     def is_full(self) -> bool:
-        """Whether the link takes nothing more for now."""
+        """Whether the link accepts nothing more for now."""
         return not self.is_broken and len(self._out) >= _HELD_BYTES
 
     @property
     def has_more(self) -> bool:
-        """Something waits to be sent."""
+        """Whether there is unsent data."""
         return bool(self._out) and not self.is_broken
 
     def write(self) -> None:
-        """Send what the pipe takes."""
+        """Send as much as the pipe takes."""
         try:
             del self._out[: os.write(self.write_fd, self._out)]
         except BlockingIOError:
@@ -100,14 +99,14 @@ class ProgramLink:
             self.is_broken = True
 
     def silent_in_s(self) -> float:
-        """Return how long it may still be silent. At 0 it is broken."""
+        """Return the seconds of silence that are left. At 0 the link is broken."""
         left_s = self._heard_at + self._silence_s - time.monotonic()
         if left_s <= 0:
             self.is_broken = True
         return max(left_s, 0.0)
 
     def flush(self) -> None:
-        """Send all, however long that takes while the other side is there."""
+        """Send everything, however long that takes while the other side is connected."""
         while self.has_more:
             poll = select.poll()
             poll.register(self.read_fd, select.POLLIN)
@@ -122,10 +121,10 @@ class ProgramLink:
 def start_program(
     argv: Sequence[str], environ: Mapping[str, str], token: str, log_fd: int | None
 ) -> FromProgram:
-    """Start it in a session of its own, with the token, if any, on its stdin.
+    """Start a program in a session of its own, with the token, if any, on its stdin.
 
-    Its output goes to `log_fd`, or into pipes; then it gets SIGTERM if this process dies. Raises
-    OSError.
+    Its output goes to `log_fd`, or into pipes; in the second case it gets SIGTERM if this process
+    dies. Raises OSError.
     """
     ends_with_us = partial(die_with_parent, load_prctl(), os.getpid(), signal.SIGTERM)
     output = subprocess.PIPE if log_fd is None else log_fd
@@ -146,7 +145,7 @@ def start_program(
 
 
 class LinkedProgram:
-    """The program, and the link that it hangs on. `run` once."""
+    """The program and its link. Call `run` once."""
 
     def __init__(self, program: FromProgram, link: ProgramLink) -> None:
         assert program.stdout is not None
@@ -156,9 +155,9 @@ class LinkedProgram:
         self._signals, self._wake = os.pipe()
 
     def run(self) -> int:
-        """Until it has ended; its exit code, or minus the number of a signal.
+        """Run until the program has ended; return its exit code, or minus the number of a signal.
 
-        For the main thread: signals that this process gets are the program's.
+        For the main thread: signals to this process are passed to the program.
         """
         for fd in (*self._outputs, self._signals, self._wake):
             os.set_blocking(fd, False)
@@ -204,7 +203,7 @@ class LinkedProgram:
                         self._program.send_signal(message.signal)
 
     def _take(self, fd: int) -> bool:
-        """Return whether it has written something."""
+        """Read the program's output; return whether there was any."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:

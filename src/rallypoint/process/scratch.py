@@ -30,12 +30,12 @@ from rallypoint.process.logs.log_dir import full_place, safe_name
 
 PREFIX = "rallypoint-agent-"
 HOST_PREFIX = "rallypoint-host-"
-"""The name of a directory of the end of `rallypoint launch` on a host begins with this."""
+"""The prefix of the directories of `rallypoint launch` on its hosts."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 JOB_NOTE = "job"
-"""The file in which an agent says of which job it is, for commands on this node."""
+"""The file with the agent's job, for commands on this node."""
 KEPT_NOTE = "kept"
-"""The file that says that the directory stays when the agent has ended."""
+"""The file that marks a directory that stays when the agent has ended."""
 _MOST_ENTRIES, _MOST_LOOKED_AT = 20_000, 1000
 _NOTE_MAX = 4096
 
@@ -45,12 +45,12 @@ class LocalJob(Struct, frozen=True):
 
     run_id: str
     address: str
-    """The address of the coordinator that the agent has attached to last, `HOST:PORT` in digits."""
+    """The address of the coordinator that the agent last attached to, `HOST:PORT` in digits."""
     insecure: bool = False
     pid: int = 0
     """The pid of the agent."""
     secret: bytes = b""
-    """Opens this job, where no token of the user's does."""
+    """The token of this job, where no token of the user's opens it."""
 
 
 class Scratch:
@@ -65,9 +65,9 @@ class Scratch:
         self._lock = -1
 
     def make(self) -> None:
-        """Make it, with mode 0700, in the first place that can be written and has space left.
+        """Make the directory with mode 0700, in the first writable place with free space.
 
-        Or else in the first that can be written. Never raises.
+        Or else in the first writable one. Never raises.
         """
         for path in (*filterfalse(_is_full, self.paths), *filter(_is_full, self.paths)):
             try:
@@ -83,7 +83,7 @@ class Scratch:
             return
 
     def keep(self, folder: str) -> None:
-        """Leave this directory in it until the process ends, and remove the rest.
+        """Keep this directory in it until the process ends, and remove the rest.
 
         The lock is not kept: a program may launch many jobs that fail. Never raises; `remove` does
         nothing then.
@@ -107,7 +107,7 @@ class Scratch:
         self.path = ""
 
     def remove(self) -> None:
-        """Remove it with all in it. Never raises; safe to call again."""
+        """Remove the directory with its content. Never raises; may be called again."""
         if self.path:
             remove_tree(self.path)
             os.close(self._lock)
@@ -119,15 +119,12 @@ def _is_full(path: str) -> bool:
 
 
 def is_kept(path: str) -> bool:
-    """Return whether this directory stays, though its agent has ended, as the program goes on."""
+    """Return whether this directory stays after its agent's end, until its program ends."""
     return os.path.exists(os.path.join(path, KEPT_NOTE))
 
 
 def _namespace() -> int:
-    """Return the number of the namespace in which processes have their numbers.
-
-    0: it is not known.
-    """
+    """Return the number of this process's pid namespace; 0: not known."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -135,7 +132,7 @@ def _namespace() -> int:
 
 
 def _may_be_needed(path: str) -> bool:
-    """Whether a program that lives, or may live in another container, keeps this directory."""
+    """Return whether a program that may live, also in another container, keeps the directory."""
     try:
         with open(os.path.join(path, KEPT_NOTE), "rb") as note:
             pid, namespace = map(int, note.read(_NOTE_MAX).split())
@@ -145,7 +142,7 @@ def _may_be_needed(path: str) -> bool:
 
 
 def remove_at_exit(path: str) -> None:
-    """Remove a directory with all in it when this process ends. A child that it forks does not."""
+    """Remove a directory with its content when this process ends, but not a forked child."""
     owner = os.getpid()
 
     def remove() -> None:
@@ -159,9 +156,11 @@ def remove_at_exit(path: str) -> None:
 
 
 def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
-    """Say of which job the agent of this directory is, or, under another name, something else.
+    """Write a note into this directory: by default the agent's job.
 
-    Never raises; returns whether it was written.
+    Never raises.
+
+    Returns whether it was written.
     """
     path = os.path.join(scratch, name)
     try:
@@ -179,10 +178,10 @@ def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
 
 
 def notes(places: Iterable[str]) -> list[bytes]:
-    """Return the notes that the agents of this user on this machine have left.
+    """Return the notes of this user's agents on this machine, in these directories.
 
-    In these directories, also of agents that were killed a moment ago. Blocks on the file system;
-    never raises OSError.
+    Agents that were killed a moment ago are included. Blocks on the file system; never raises
+    OSError.
     """
     found = []
     for path in ours(places):
@@ -195,7 +194,7 @@ def notes(places: Iterable[str]) -> list[bytes]:
 
 
 def lives(pid: int) -> bool:
-    """Return whether there is a process of this number."""
+    """Return whether a process with this number exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -208,10 +207,10 @@ def lives(pid: int) -> bool:
 def is_ours(
     name: str, mode: int, owner: int, *, user: int, kernel: str, prefix: str = PREFIX
 ) -> bool:
-    """Return whether this user has made a directory of this name, mode and owner under this kernel.
+    """Return whether this user made a directory of this name, mode and owner under this kernel.
 
-    Its lock tells whether the process that has made it lives. `prefix`: that of agents'
-    directories, or `HOST_PREFIX`.
+    Its lock shows whether the process that made it lives. `prefix` is that of agents' directories,
+    or `HOST_PREFIX`.
     """
     head, _, tail = name.rpartition("_")
     made_here = bool(kernel) and head.startswith(prefix) and head.endswith(f"_{kernel}")
@@ -220,10 +219,10 @@ def is_ours(
 
 
 def sweep(places: Collection[str]) -> None:
-    """Remove what killed agents of this user have left in these directories.
+    """Remove the remains of this user's killed agents from these directories.
 
-    Agents that were killed together with their guards, and killed ends of `rallypoint launch`.
-    Blocks on the file system; never raises OSError.
+    They are those of agents that were killed together with their guards, and of killed ends of
+    `rallypoint launch`. Blocks on the file system; never raises OSError.
     """
     for path in (*ours(places), *ours(places, HOST_PREFIX)):
         if _may_be_needed(path):
@@ -237,9 +236,9 @@ def sweep(places: Collection[str]) -> None:
 
 
 def ours(places: Iterable[str], prefix: str = PREFIX) -> Iterator[str]:
-    """Return the directories with this prefix that this user has made under this kernel.
+    """Yield the directories with this prefix that this user has made under this kernel.
 
-    By default those of agents.
+    The default is the prefix of agents' directories.
     """
     user, kernel = os.geteuid(), kernel_id()
     for place in dict.fromkeys(places):
@@ -261,9 +260,9 @@ def ours(places: Iterable[str], prefix: str = PREFIX) -> Iterator[str]:
 
 
 def lock_dir(path: str, how: int) -> int:
-    """Return the descriptor that holds the lock.
+    """Lock the directory, and return the descriptor that holds the lock.
 
-    Raises OSError when others hold it, or `path` names another directory by now.
+    Raises OSError when another process holds it, or `path` names another directory by now.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -31,11 +31,11 @@ class SessionProcess(NamedTuple):
 
 
 def live_members(sids: Collection[int]) -> list[SessionProcess]:
-    """Return processes of these sessions that are not zombies, by a pass over /proc.
+    """Return the processes of these sessions that are not zombies, by a pass over /proc.
 
     Takes some 15 microseconds per process of the machine. A process that is forked during the pass
-    may be missed: what matters is repeated after a kill until it is empty. Raises OSError when
-    /proc can't be read, as without a free descriptor: then nobody knows who lives.
+    may be missed: callers repeat the pass after a kill until it is empty. Raises OSError when /proc
+    can't be read, as without a free descriptor: then it is not known which processes live.
     """
     if not sids:
         return []
@@ -57,16 +57,16 @@ def session_of(pid: int) -> int | None:
 def kill_member(
     member: SessionProcess, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
 ) -> None:
-    """SIGKILL one process; see `signal_member`."""
+    """Kill one process by SIGKILL; see `signal_member`."""
     signal_member(member, signal.SIGKILL, pidfd_open=pidfd_open)
 
 
 def kill_sessions(sids: Collection[int], limit_s: float) -> bool:
-    """SIGKILL everything in these sessions, and return whether nothing in them is alive any more.
+    """Kill all processes of these sessions; return whether none is alive any more.
 
     Blocks until then, or until `limit_s` seconds are over and two passes over /proc in a row have
-    found no process that was not killed before. So a machine that is too busy for one pass in
-    `limit_s` spares nothing, and processes that can't die are not waited for.
+    found no new process. So a machine that is too busy for one pass in `limit_s` spares none, and
+    processes that can't die are not waited for.
     """
     ends_at = time.monotonic() + limit_s
     for sid in sids:
@@ -87,7 +87,7 @@ def kill_sessions(sids: Collection[int], limit_s: float) -> bool:
 
 
 def _members_if_known(sids: Collection[int]) -> list[SessionProcess] | None:
-    """Return the live processes of these sessions; None: the system can't tell just now."""
+    """Return the live processes of these sessions; None: they can't be read just now."""
     try:
         return live_members(sids)
     except OSError:
@@ -97,11 +97,11 @@ def _members_if_known(sids: Collection[int]) -> list[SessionProcess] | None:
 def signal_member(
     member: SessionProcess, signum: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
 ) -> None:
-    """Signal one process, which is no child of ours, if it still is that member.
+    """Signal one process, not a child of this one, if it still is that member.
 
-    The pidfd pins the process while its session is checked again, so that a stranger that got the
-    same pid is never hit. Without pidfds a window of microseconds remains. A process that can't be
-    looked at is not signalled.
+    The pidfd pins the process while its session is checked again, so that a stranger with the same
+    pid is never hit. Without pidfds a window of microseconds remains. A process that can't be
+    examined is not signalled.
     """
     try:
         fd = pidfd_open(member.pid)
@@ -124,7 +124,7 @@ def signal_member(
 def is_stopped(pid: int) -> bool:
     """Return whether a signal, such as that of Ctrl-Z, has stopped this process.
 
-    False where it can't be looked at.
+    False if the process can't be examined.
     """
     try:
         stat = _read_stat(pid)

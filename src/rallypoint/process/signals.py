@@ -1,9 +1,10 @@
-"""Signal dispositions across a fork, and SIGCHLD shared by all that wait for children.
+"""Signal dispositions across a fork, and SIGCHLD shared by all waits for children.
 
-Signals that the parent handles are blocked from before the fork until the child has put its own
-dispositions in place. Otherwise a signal in between would run the parent's handler in the child,
-and wake the parent's event loop through the shared wake-up descriptor. All others do in the child
-what they should already. An event loop has one handler per signal, so that of SIGCHLD is shared.
+Signals that the parent handles are blocked from before the fork until the child has set its own
+dispositions. Otherwise a signal in between would run the parent's handler in the child, and wake
+the parent's event loop through the shared wake-up descriptor. Other signals need no block.
+
+An event loop has one handler per signal, so that of SIGCHLD is shared.
 
 The prepared process loads this by its path, so it needs the standard library alone.
 """
@@ -34,13 +35,13 @@ _REFUSED_BY_NOBODY = {signal.SIGKILL, signal.SIGSTOP}
 SENT_TO_EVERYBODY = frozenset(
     set(signal.valid_signals()) - _FAULTS - _HARMLESS - _REFUSED_BY_NOBODY - IGNORED_BY_PYTHON
 )
-"""Signals that schedulers, shells and people may send to every process of a job, to end or stop it.
-Slurm sends any signal that its user names, systemd that of `KillSignal=`. A process that serves an
-agent ends with its agent, and not by these: the guard notes them, and others ignore them."""
+"""The signals that schedulers, shells and people may send to every process of a job, to end or stop
+it. Slurm sends any signal that its user names, systemd that of `KillSignal=`. A process that serves
+an agent ends with its agent, and not by these: the guard notes them, and others ignore them."""
 
 
 def handled_signals() -> list[signal.Signals | int]:
-    """Signals that run a handler here: those to block across a fork.
+    """Return the signals with a handler here, which have to be blocked across a fork.
 
     An ignored signal is left alone, because blocking would keep it for the child, which may not
     ignore it.
@@ -50,7 +51,7 @@ def handled_signals() -> list[signal.Signals | int]:
 
 @contextmanager
 def blocked(signals: Iterable[signal.Signals | int]) -> Iterator[None]:
-    """Block these signals in this thread; what arrives is delivered on leaving."""
+    """Block these signals in this thread; pending ones are delivered at the end of the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -60,7 +61,7 @@ def blocked(signals: Iterable[signal.Signals | int]) -> Iterator[None]:
 
 @contextmanager
 def keep_dispositions() -> Iterator[None]:
-    """Put back what handles signals here, and who is woken by them. For the main thread."""
+    """Restore signal handlers and the wake-up descriptor at the end. For the main thread."""
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     wakeup_fd = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup_fd)
@@ -74,11 +75,11 @@ def keep_dispositions() -> Iterator[None]:
 
 
 def _is_over(number: int, frame: FrameType | None) -> None:
-    """Note that the job has ended, and so has its exit code been decided."""
+    """Ignore a signal: the job has ended, and its exit code is decided."""
 
 
 def hold_late_signals(signals: Iterable[signal.Signals | int]) -> None:
-    """From now on these signals end no more than waits (`late_signals_interrupt`)."""
+    """Let these signals end waits only from now on (`late_signals_interrupt`)."""
     for number in signals:
         signal.signal(number, _is_over)
 
@@ -102,12 +103,11 @@ def late_signals_interrupt() -> Iterator[None]:
 
 @contextmanager
 def hold_what_handlers_raise(on_error: Callable[[BaseException], None]) -> Iterator[None]:
-    """Have `on_error` told what the program's own handlers raise.
+    """Pass exceptions of the program's own signal handlers to `on_error`.
 
-    Instead of whatever code their signal interrupts: that may be a callback of an event loop, which
-    would take it for its own.
-
-    For the main thread. Handlers that are set meanwhile are not concerned.
+    Otherwise they would interrupt any code, for example a callback of an event loop, which would
+    treat them as its own. For the main thread. Handlers that are set within the block are not
+    concerned.
     """
 
     def holding(handler: Callable[[int, FrameType | None], object]) -> Handler:
@@ -134,14 +134,14 @@ def hold_what_handlers_raise(on_error: Callable[[BaseException], None]) -> Itera
 
 
 def changed_signals() -> list[signal.Signals | int]:
-    """Signals whose disposition is not the default, those set by foreign C code included."""
+    """Return the signals whose disposition is not the default, even if foreign C code set it."""
     return [
         number for number in signal.valid_signals() if signal.getsignal(number) != signal.SIG_DFL
     ]
 
 
 def reset_in_child(changed: Iterable[signal.Signals | int], ignored: frozenset[int]) -> None:
-    """In a forked child: defaults for `changed`, SIG_IGN for `ignored`, and an empty mask."""
+    """Set defaults for `changed`, SIG_IGN for `ignored`, and an empty mask, in a forked child."""
     signal.set_wakeup_fd(-1)
     for number in changed:
         if number not in ignored:
@@ -152,23 +152,23 @@ def reset_in_child(changed: Iterable[signal.Signals | int], ignored: frozenset[i
 
 
 def keep_exit_statuses() -> None:
-    """Undo an inherited SIG_IGN of SIGCHLD, under which the kernel throws exit statuses away."""
+    """Undo an inherited SIG_IGN of SIGCHLD, under which the kernel drops exit statuses."""
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def hold_early_signals() -> None:
-    """Keep the signals that schedulers send to PID 1 of a container, until they are released.
+    """Hold signals that a scheduler sends to PID 1 of a container, until `release_signals`.
 
-    Until `release_signals`: the kernel drops a signal that a first process does not handle yet. Any
-    other process ends by it, as it should.
+    The kernel drops a signal that a first process does not handle yet. Any other process ends by
+    it, as it should.
     """
     if os.getpid() == 1:
         signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_EVERYBODY)
 
 
 def release_signals() -> None:
-    """Deliver the signals that were held, now that handlers are in place. Safe to call again."""
+    """Deliver the held signals, now that handlers are in place. May be called again."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_EVERYBODY)
 
 

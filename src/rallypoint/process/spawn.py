@@ -33,12 +33,13 @@ from rallypoint.process.limits import fix_of
 _REPORT = struct.Struct("=iii")
 _ABANDON_TIMEOUT_S = 5.0
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""The limit with which this process was started. The node that hosts the coordinator raises its own
-limit later; workers get the one that their user chose (select(2) fails above 1024)."""
+"""The limit of descriptors with which this process was started. The node that hosts the coordinator
+raises its own limit later; workers get the one that their user chose (select(2) fails above
+1024)."""
 
 
 class Stage(IntEnum):
-    """Where between fork and exec a worker failed."""
+    """The step between fork and exec in which a worker failed."""
 
     SESSION = 1
     STREAMS = 2
@@ -47,13 +48,15 @@ class Stage(IntEnum):
 
 
 class WorkerCommand(Struct, frozen=True):
-    """One worker to start. Descriptors of None mean: inherit the agent's. stdin is inherited.
+    """One worker to start.
 
-    `pass_fds`, above 2, keep their numbers in the worker. `cpus` are those that it may use; empty:
-    where the agent may run. With `unbound_if_refused` it starts even if the kernel refuses them.
-    `ignored_signals` stay ignored by what is exec'd; all others get their defaults.
-    With a `body` nothing is exec'd: the worker is a fork of this process that runs it, see
-    `run_forked`; `argv` and `env` are not used.
+    Descriptors of None mean: inherit the agent's. stdin is inherited. `pass_fds`, above 2, keep
+    their numbers in the worker.
+
+    `cpus` are the CPUs that it may use; empty: the agent's. With `unbound_if_refused` it starts
+    even if the kernel refuses them. `ignored_signals` stay ignored by the executed program; all
+    others get their defaults. With a `body` nothing is executed: the worker is a fork of this
+    process that runs it, see `run_forked`; `argv` and `env` are not used.
     """
 
     argv: Sequence[str]
@@ -85,11 +88,11 @@ _STAGES = {
 
 
 _BEYOND_THE_LIMIT = errno.EINVAL
-"""The error of fcntl(2), F_DUPFD, for a descriptor that the limit of this process forbids."""
+"""The error of fcntl(2), F_DUPFD, for a descriptor beyond this process's limit."""
 
 
 class WorkerStartError(UsageError):
-    """A worker's program can't be run as given, or this machine lacks what it needs (`shortage`).
+    """A worker's program can't be run as given, or this machine lacks a resource (`shortage`).
 
     No worker of its batch is left.
     """
@@ -163,7 +166,7 @@ def spawn_workers(commands: Sequence[WorkerCommand], guard: Guard | None) -> lis
 def abandon(pids: Sequence[int], guard: Guard | None) -> None:
     """Kill and reap workers that have just been started. Blocks for at most 5 s in all.
 
-    One that does not die by then (its program sits on a dead file server) stays with the guard.
+    One that does not die by then (its program is on a dead file server) stays with the guard.
     """
     for pid in pids:
         # Before its setsid a child has no group of its own yet, so both are signalled.
@@ -180,10 +183,7 @@ def abandon(pids: Sequence[int], guard: Guard | None) -> None:
 
 
 class _Child:
-    """The values that a child needs between fork and exec.
-
-    They are prepared before: it should compute little.
-    """
+    """The values that a child needs between fork and exec, computed before the fork."""
 
     def __init__(self, guard_fd: int | None, report_fd: int) -> None:
         self._guard_fd, self._report_fd = guard_fd, report_fd
@@ -337,11 +337,10 @@ def _exec_fix(program: str, number: int) -> str:
 def run_forked(
     body: Callable[[], None], changed: Iterable[int], keep_fds: frozenset[int]
 ) -> NoReturn:
-    """In a forked worker that is set up: run `body` as Python's main program would be, and exit.
+    """Run `body` in a forked worker as Python's main program, and exit.
 
-    No descriptor above 2 but `keep_fds` stays open. What the caller has registered to be run at its
-    exit is not run; what the worker registers is, and what `multiprocessing` does at the end of a
-    child (it flushes queues).
+    No descriptor above 2 but `keep_fds` stays open. The caller's exit functions are not run; the
+    worker's are, and what `multiprocessing` does at the end of a child (it flushes queues).
     """
     # Sockets of the agent that are garbage must not be finalized here; see `forks`.
     gc.freeze()

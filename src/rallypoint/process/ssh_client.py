@@ -11,14 +11,14 @@ from contextlib import suppress
 _READ_BYTES = 64 * 1024
 _LINE_BYTES = 64 * 1024
 _REST_S = 1.0
-"""The time to wait for the rest of its stderr when it has ended: a process that it left in the
-background (ControlPersist) holds that pipe open."""
+"""The time to wait for the rest of its stderr after its end, in seconds: a process that it left in
+the background (ControlPersist) holds that pipe open."""
 
 
 class SshClient:
-    """One that runs. `start` makes it.
+    """A running ssh client, made by `start`.
 
-    It has a session of its own: Ctrl-C in the terminal is not for it, and there it can't ask.
+    It has a session of its own: Ctrl-C in the terminal does not reach it, and it can't ask there.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -42,20 +42,20 @@ class SshClient:
         )
 
     def send(self, data: bytes) -> None:
-        """To the command there; nothing once it has gone."""
+        """Send data to the command on the host; does nothing once it has gone."""
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(data)
 
     async def read(self) -> bytes:
-        """Something of what the command writes; empty: its end."""
+        """Return some of the command's output; empty: its end."""
         assert self._process.stdout is not None
         return await self._process.stdout.read(_READ_BYTES)
 
     async def wait(self) -> int:
-        """Return its exit code, or minus the number of a signal.
+        """Wait for the end, and return the exit code, or minus the number of a signal.
 
-        255 is its own, others the command's.
+        255 is ssh's own code, others are the command's.
         """
         code = await self._process.wait()
         await asyncio.wait((self._listening,), timeout=_REST_S)
@@ -72,8 +72,10 @@ class SshClient:
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """Do not wait for it, nor for what a script in its place has started: that holds the pipes
-        open.
+        """Kill the ssh client without waiting for its exit.
+
+        It also kills what a script in the place of ssh has started, because such processes hold the
+        pipes open.
         """
         self._listening.cancel()
         if self._process.returncode is None:

@@ -41,7 +41,7 @@ async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: fl
     """Return the stacks of the worker with this pid.
 
     `owner` is the process of its session that writes them to `path` when it gets `signum`, if its
-    thread does not within half of the time. Where it can't or does not: what /proc says instead.
+    thread does not within half of the time. If neither does, the text of /proc is returned instead.
     """
     before, began_at = _size(path), asyncio.get_running_loop().time()
     asked = path and before >= 0 and _ask_thread(path, timeout_s / 2)
@@ -61,7 +61,7 @@ async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: fl
 
 
 def describe(pid: int) -> str:
-    """Return one line of what the kernel says: its state, and where in the kernel it waits."""
+    """Return one line from the kernel: the state of a process, and where in the kernel it waits."""
     status = _status(pid)
     state = status.get("State", "")[:1]
     if not state:
@@ -75,7 +75,7 @@ def describe(pid: int) -> str:
 
 
 def _ask_thread(path: str, timeout_s: float) -> bool:
-    """Return whether somebody at the pipe may answer within this time. Never blocks."""
+    """Ask the thread at the pipe; return whether it may answer within this time. Never blocks."""
     until = time.monotonic_ns() + int(timeout_s * 1e9)
     try:
         fd = open_named(ask_stacks_path(path), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -114,7 +114,7 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def _blocking(pid: int, signum: int) -> frozenset[str]:
-    """Return the threads that block this signal, as the one does that just handles it."""
+    """Return the threads that block this signal, as does the one that is just handling it."""
     if not signal.SIGRTMIN <= signum <= signal.SIGRTMAX or pid <= 1:
         return frozenset()
     try:

@@ -1,4 +1,4 @@
-"""The one seam to the kernel for processes: parent death, sub-reaping, pidfds, waiting, groups.
+"""The only interface to the kernel for processes: parent death, pidfds, waiting, groups.
 
 Every function here is one system call and the meaning of its errors. Where a kernel lacks one, the
 docstring says what happens instead.
@@ -42,7 +42,7 @@ def load_prctl() -> Prctl:
 
 
 def die_with_parent(prctl: Prctl, parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """In a forked child: get this signal when the parent dies; if it died a moment ago, exit.
+    """Get this signal in a forked child when the parent dies; exit if it has died already.
 
     The kernel ties the signal to the *thread* that forked, so that thread must live as long as the
     process. An exec keeps the setting, unless the program is set-user-id.
@@ -53,9 +53,9 @@ def die_with_parent(prctl: Prctl, parent_pid: int, number: int = signal.SIGKILL)
 
 
 def adopt_orphans(adopt: bool) -> bool:
-    """Have processes whose parent dies become this process's children, from now on.
+    """Make orphaned descendants children of this process from now on.
 
-    If they descend from it. Returns False where the system has no such thing.
+    Returns False where the system lacks this.
     """
     return os.path.isdir("/proc/self") and load_prctl()(_PR_SET_CHILD_SUBREAPER, int(adopt)) == 0
 
@@ -63,8 +63,8 @@ def adopt_orphans(adopt: bool) -> bool:
 def pidfd_open(pid: int) -> int:
     """Return a descriptor (close-on-exec) that becomes readable when the process has exited.
 
-    Raises OSError: ENOSYS where the system has none (`lacks_pidfd` recognizes it), ESRCH when there
-    is no such process. The caller closes the descriptor.
+    Raises OSError: ENOSYS where the system has none (`lacks_pidfd` recognizes it), ESRCH when the
+    process does not exist. The caller closes the descriptor.
     """
     if not hasattr(os, "pidfd_open"):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -72,7 +72,7 @@ def pidfd_open(pid: int) -> int:
 
 
 def try_pidfd_open(pid: int) -> int | None:
-    """Return the same, or None where there can be none."""
+    """Return a pidfd of the process, or None where there can be none."""
     try:
         return pidfd_open(pid)
     except OSError:
@@ -87,9 +87,10 @@ def lacks_pidfd(error: OSError) -> bool:
 def peek_exit(pid: int) -> os.waitid_result | None:
     """Return the exit of a child that has exited, else None.
 
-    The zombie stays and keeps its pid reserved.
+    The zombie stays.
 
-    Raises ChildProcessError when it is no child of this process or was reaped already.
+    It keeps its pid reserved. Raises ChildProcessError when it is not a child of this process or
+    was reaped already.
     """
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
 
@@ -117,7 +118,7 @@ def signal_group(pgid: int, signum: int) -> bool:
 
 
 def signal_process(pid: int, signum: int) -> bool:
-    """Signal a child that is not reaped yet; False when it is gone or may not be signalled."""
+    """Signal an unreaped child; False when it is gone or may not be signalled."""
     try:
         os.kill(pid, signum)
     except (ProcessLookupError, PermissionError):
@@ -126,7 +127,7 @@ def signal_process(pid: int, signum: int) -> bool:
 
 
 def inheritable_fds() -> list[int]:
-    """Descriptors above 2 that an exec would leak: those that our own parent left open."""
+    """Return the inherited descriptors above 2 that an exec would leak."""
     leaking = []
     for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
         fd = int(name)
@@ -139,7 +140,7 @@ def inheritable_fds() -> list[int]:
 
 
 def open_fds() -> frozenset[int]:
-    """Return the descriptors above 2 that this process has."""
+    """Return the open descriptors above 2 of this process."""
     listed = os.listdir("/proc/self/fd" if os.path.isdir("/proc/self") else "/dev/fd")
     return frozenset(fd for fd in map(int, listed) if fd > 2 and _is_open(fd))
 
@@ -166,9 +167,9 @@ def close_fds_except(keep: frozenset[int]) -> None:
 
 
 def open_standard_fds() -> None:
-    """Open each of 0, 1 and 2 that is closed on the null device.
+    """Open each closed descriptor of 0, 1 and 2 on the null device.
 
-    Else the next pipe or socket gets that number and is taken for the console.
+    Otherwise the next pipe or socket would get that number and be used as the console.
     """
     while True:
         fd = os.open(os.devnull, os.O_RDWR)
@@ -196,13 +197,14 @@ def pipe_above_standard_fds() -> tuple[int, int]:
 _PR_GET_DUMPABLE = 3
 _PR_SET_DUMPABLE = 4
 _was_dumpable = False
-"""Whether this process could be looked into before `hide_process`."""
+"""Whether this process could be inspected before `hide_process`."""
 
 
 def hide_process() -> None:
     """Hide this process from all but root: no tracing, no memory, no environment in /proc.
 
-    Nor its descriptors, and it leaves no core dump. Forks inherit that; an exec ends it.
+    Its descriptors are hidden, too, and it leaves no core dump. Forks inherit that; an exec ends
+    it.
     """
     global _was_dumpable
     prctl = load_prctl()
@@ -211,7 +213,7 @@ def hide_process() -> None:
 
 
 def show_process_again() -> None:
-    """In a worker that is forked from a hidden process: it is its user's, to debug or to dump."""
+    """Make a worker, forked from a hidden process, visible for its user's debugger again."""
     if _was_dumpable:
         load_prctl()(_PR_SET_DUMPABLE, 1)
 
@@ -219,8 +221,8 @@ def show_process_again() -> None:
 def erase_variable(name: str) -> None:
     """Overwrite an environment variable where /proc/PID/environ shows it.
 
-    In the memory that this process was started with, which stays as it is when a variable is
-    deleted. Call it before that.
+    It is in the memory that this process was started with, which stays when a variable is deleted.
+    Call it before that.
     """
     import ctypes
 

@@ -1,10 +1,10 @@
-"""The title that `ps` and `top` show of a process that was forked and execs nothing.
+"""The title in `ps` and `top` of a process that was forked and executes nothing.
 
-Its command line, which `ps -f` and `pgrep -f` read, and its name, of at most 15 bytes.
+It consists of its command line, which `ps -f` and `pgrep -f` read, and its name, of at most 15
+bytes.
 
-A helper gets another command line, in memory of its own. A worker's is overwritten where it is, so
-that a program which sets its own title (setproctitle) still can; what finds no room is cut off.
-
+A helper gets another command line, in memory of its own. A worker's is overwritten in place, so
+that a program which sets its own title (setproctitle) still can; an overlong title is cut off.
 Linux only: nothing changes elsewhere, nor where the kernel refuses. The prepared process loads this
 by its path, so it needs the standard library alone.
 """
@@ -24,7 +24,7 @@ _MAP = struct.Struct("=11QQIi")
 _CODE_START, _CODE_END, _STACK_START = 26, 27, 28
 _DATA_START, _DATA_END, _HEAP_START = 45, 46, 47
 _ARGUMENTS, _ARGUMENTS_END, _ENVIRON, _ENVIRON_END = 48, 49, 50, 51
-"""Where /proc/PID/stat has them; see proc(5)."""
+"""The positions of these addresses in /proc/PID/stat; see proc(5)."""
 
 
 class _Calls(NamedTuple):
@@ -35,9 +35,9 @@ class _Calls(NamedTuple):
     """
 
     name: Any
-    """prctl of an option and a text."""
+    """The system call prctl of an option and a text."""
     map: Any
-    """prctl of PR_SET_MM, PR_SET_MM_MAP, the map and its size."""
+    """The system call prctl of PR_SET_MM, PR_SET_MM_MAP, the map and its size."""
     end_of_heap: Any
 
 
@@ -60,11 +60,11 @@ def load() -> _Calls | None:
 
 
 _shown: list[Any] = []
-"""The title, which the kernel reads from there: nobody frees it."""
+"""The title, which the kernel reads from this memory, so that it must not be freed."""
 
 
 def set_title(text: str) -> None:
-    """In a forked helper, after `load`: be shown as this text."""
+    """Show this text as the title of a forked helper, after `load`."""
     title, calls, stat = os.fsencode(text), load(), _stat()
     if calls is None or stat is None:
         return
@@ -88,7 +88,7 @@ def set_title(text: str) -> None:
 
 
 def overwrite(words: Sequence[str]) -> None:
-    """In a worker: be shown as this command line, as far as there is room for it."""
+    """Show this command line as the title of a worker, as far as there is space."""
     stat = _stat()
     if stat is None:
         return
@@ -98,12 +98,12 @@ def overwrite(words: Sequence[str]) -> None:
 
 
 def of_worker(environ: Mapping[str, str]) -> str:
-    """Return the title of a worker that runs a function. The rank first: room may be short."""
+    """Return the title of a worker that runs a function; the rank is first in case of a cut."""
     return f"rank {environ['RANK']} of job {environ['TORCHELASTIC_RUN_ID']} (rallypoint)"
 
 
 def set_name(name: str) -> None:
-    """After `load`: be called this in `ps -o comm` and `top`; 15 bytes of it count.
+    """Set the name in `ps -o comm` and `top`, of which 15 bytes count, after `load`.
 
     By a system call: /proc/self/comm may belong to root.
     """
@@ -112,7 +112,7 @@ def set_name(name: str) -> None:
 
 
 def name() -> str:
-    """Return the name that this process has so far; empty where it is not known."""
+    """Return the present name of this process; empty where it is not known."""
     if (calls := load()) is None:
         return ""
     found = ctypes.create_string_buffer(16)
@@ -121,10 +121,7 @@ def name() -> str:
 
 
 def _stat() -> dict[int, int] | None:
-    """Return the addresses of this process's memory by their number.
-
-    None where they are not known.
-    """
+    """Return the addresses of this process's memory by their number; None: not known."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()

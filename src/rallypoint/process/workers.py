@@ -1,7 +1,7 @@
 """All workers of one round on this node: started together, signalled together, gone together.
 
-This layer does what it is told. When to signal and how long to wait is the policy of the worker
-group; here is only what must be true of the processes.
+When to signal and how long to wait is the policy of the caller; this module only guarantees the
+state of the processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import WorkerCommand, WorkerProcess, abandon, spawn_workers
 
 KILL_TIMEOUT_S = 5.0
-"""A process that outlives SIGKILL so long is reported, and left to the kernel."""
+"""The time in seconds after which a process that outlives SIGKILL is reported, and left to the
+kernel."""
 
 Spawn = Callable[[Sequence[WorkerCommand], Guard | None], list[WorkerProcess]]
 """Starts all or none, as `spawn_workers` does; they must be children of this process."""
@@ -44,18 +45,20 @@ class WorkerSet:
         leaders_first: bool = False,
         pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open,
     ) -> None:
-        """`leaders_first`: a signal but SIGKILL reaches what a worker has started only when the
-        worker has ended.
+        """Make an empty set of workers.
+
+        `leaders_first`: a signal other than SIGKILL reaches the processes that a worker has started
+        only when the worker has ended.
         """
         self._guard, self._leaders_first = guard, leaders_first
         self._followers: dict[int, int] = {}
-        """The signals that the groups of these workers get when those have ended."""
+        """The signals for the groups of workers that have not ended yet."""
         self._pidfd_open = pidfd_open
         self._watch = ExitWatch(asyncio.get_running_loop(), pidfd_open=pidfd_open)
         self.pids: tuple[int, ...] = ()
         """The pids by local rank; also after the workers are gone."""
         self.exits = WorkerExits()
-        """The exits of the workers that were noticed to have ended."""
+        """The noticed exits of workers."""
         self._held: set[int] = set()  # Started and not reaped: running, or a zombie of ours.
         self._all_exited = asyncio.Event()
         self._all_exited.set()
@@ -72,8 +75,8 @@ class WorkerSet:
     ) -> None:
         """Start one worker per command, in the order of local ranks.
 
-        `on_exit(exit)` is called from the loop, once per worker, however it ends; by then it is in
-        `exits`. If one can't be started, none is left and the error of `spawn` is raised.
+        `on_exit(exit)` is called from the loop, once per worker, however it ends; by then the exit
+        is in `exits`. If one can't be started, none is left and the error of `spawn` is raised.
         """
         if self.pids:
             raise InvariantError("a set of workers was started twice")
@@ -113,16 +116,16 @@ class WorkerSet:
                 assert_never(received)
 
     def _follows(self, pid: int, signum: int) -> bool:
-        """Whether the group of this worker gets the signal later, when the worker has ended."""
+        """Return whether this worker's group gets the signal later, when the worker has ended."""
         if not self._leaders_first or signum == signal.SIGKILL or exits.peek(pid) is not None:
             return False
         self._followers[pid] = signum
         return True
 
     def signal_one(self, local_rank: int, signum: int) -> bool:
-        """Send to one worker alone; SIGKILL also to what it has started in its process group.
+        """Send a signal to one worker alone; SIGKILL also to its process group.
 
-        False when it has exited.
+        Returns False when it has exited.
         """
         pid = self.pids[local_rank]
         if pid not in self._held or exits.peek(pid) is not None:
@@ -132,9 +135,10 @@ class WorkerSet:
         return syscalls.signal_process(pid, signum)
 
     def kill_holder(self, local_rank: int, holder: int) -> bool:
-        """Send SIGKILL to the one process that has said that it holds SIGTERM back.
+        """Send SIGKILL to the one process that reported that it holds SIGTERM back.
 
-        If it belongs to this worker and does catch that signal. True when it was the worker itself.
+        It must belong to this worker and catch that signal. Returns True if it was the worker
+        itself.
         """
         from rallypoint.process.stacks import catches
 
@@ -151,19 +155,19 @@ class WorkerSet:
         return holder == pid
 
     def kill_all(self) -> None:
-        """SIGKILL to everything these workers have started. Does not wait."""
+        """Kill everything that these workers have started. Does not wait."""
         self.signal_all(signal.SIGKILL)
         for member in self._members():
             sessions.kill_member(member, pidfd_open=self._pidfd_open)
 
     def running(self) -> int:
-        """Workers that have not been noticed to exit. Costs nothing, unlike `remaining`."""
+        """Return how many workers were not noticed to exit. Costs nothing, unlike `remaining`."""
         return len(self.pids) - len(self.exits)
 
     def look(self) -> None:
-        """Have those in `exits` that have ended although nobody has told so yet.
+        """Add workers to `exits` that have ended without having been noticed.
 
-        Before a signal: after it nobody can tell whether a worker failed by itself.
+        To be called before a signal: after it a failure can't be told from its effect.
         """
         for local_rank, pid in enumerate(self.pids):
             if local_rank not in self.exits and (outcome := exits.peek(pid)):
@@ -174,19 +178,13 @@ class WorkerSet:
         return len(self._members())
 
     async def wait_gone(self) -> None:
-        """Return when nothing of the workers is alive, grandchildren included.
-
-        Waits as long as that takes. Safe to cancel.
-        """
+        """Wait until no process of the workers is alive, grandchildren included. Safe to cancel."""
         await self._all_exited.wait()
         while members := self._members():
             await exits.wait_until_gone(members[0].pid, pidfd_open=self._pidfd_open)
 
     async def end(self, killed: asyncio.Event) -> list[int]:
-        """Return when nothing is left, which is not waited for once `killed` is set.
-
-        See `reap` for what is returned. Safe to cancel.
-        """
+        """Wait until nothing is left, or `killed` is set; then `reap`. Safe to cancel."""
         gone = asyncio.ensure_future(self.wait_gone())
         hurry = asyncio.ensure_future(killed.wait())
         try:
@@ -197,11 +195,10 @@ class WorkerSet:
         return await self.reap(KILL_TIMEOUT_S)
 
     async def reap(self, timeout_s: float) -> list[int]:
-        """Kill what is left, reap the workers, have the guard forget them, close descriptors.
+        """Kill and reap the workers, have the guard forget them, and close descriptors.
 
         Returns the pids that did not die in time (uninterruptible sleep, another user's), normally
-        none: then nothing remains. Call again to try those again. Every worker that died is in
-        `exits` by then.
+        none. Call again to retry those. Every worker that died is in `exits` by then.
         """
         self.kill_all()
         try:
@@ -216,7 +213,7 @@ class WorkerSet:
         return self._release()
 
     def use_guard(self, guard: Guard) -> None:
-        """Have the living workers guarded by a new guard, after the old one was killed."""
+        """Have a new guard guard the living workers, after the old one was killed."""
         self._guard = guard
         for pid in self._held:
             guard.register(pid)
@@ -243,7 +240,7 @@ class WorkerSet:
             self._all_exited.set()
 
     def _release(self) -> list[int]:
-        """Reap every leader whose session is empty; the pids of all that still live."""
+        """Reap every leader whose session is empty; return the pids of all that still live."""
         alive = self._members()
         living = self._held - {self.pids[local_rank] for local_rank in self.exits}
         stubborn = {member.sid for member in alive} | living

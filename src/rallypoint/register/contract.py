@@ -1,8 +1,9 @@
-"""The contract of a shared store that hosts a rendezvous: keep one value, and compare and swap.
+"""The contract of a shared store that hosts a rendezvous: one value with compare-and-swap.
 
-A backend holds the state of one run id as opaque bytes, with a token for each version of it. It
-need not know what the bytes mean, and must not change them. `rallypoint.testing` has a suite that
-checks a backend of yours against this contract.
+A backend holds the state of one run id as opaque bytes, with a token for each version of it. The
+backend does not interpret the bytes, and must not change them.
+
+`rallypoint.testing` has a test suite that checks a backend against this contract.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class RendezvousBackend(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name in `--rdzv-backend`."""
+        """The name of the backend, as in `--rdzv-backend`."""
 
     @abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
@@ -36,12 +37,12 @@ class RendezvousBackend(ABC):
     def set_state(
         self, state: bytes, token: Token | None = None
     ) -> tuple[bytes, Token, bool] | None:
-        """Store a value if the current one has `token`; without a token, if there is none.
+        """Store a value if the current version has `token`; without a token, if there is no value.
 
-        Returns what is there afterwards, its token, and whether this call stored it; None if
-        nothing is there, or it is not known: then the state is read to learn it. Raises as
-        `get_state` does: then it is not known whether it was stored. A token that no call returned
-        stores nothing, and is answered as one that is not current any more.
+        Returns the value that is there afterwards, its token, and whether this call stored it.
+        Returns None if there is no value, or if the backend does not know it; the caller then reads
+        the state. Raises as `get_state` does; whether the value was stored is then unknown. A token
+        that no call returned stores nothing, and is answered like an outdated one.
         """
 
 
@@ -59,7 +60,10 @@ class WakingBackend(Protocol):
 
 @runtime_checkable
 class BeatingBackend(Protocol):
-    """A backend with a place for each node's counter, so that a heartbeat rewrites nothing else."""
+    """A backend with a separate place for each node's heartbeat counter.
+
+    A heartbeat then rewrites nothing else.
+    """
 
     def set_beat(self, node: str, beat: int) -> None:
         """Store the counter of a node; it is there before the node joins."""
@@ -70,10 +74,10 @@ class BeatingBackend(Protocol):
 
 @runtime_checkable
 class JoinRequestBackend(Protocol):
-    """A backend in which nodes can leave join requests for the node that writes the state next.
+    """A backend in which nodes leave join requests for the next node that writes the state.
 
     A thousand nodes that join at once would keep each other from swapping. With join requests, the
-    one that wins takes in all nodes that have written by then.
+    node whose swap succeeds admits all nodes that have written a request by then.
     """
 
     def post_join_request(self, request: bytes) -> int:
@@ -88,20 +92,20 @@ class JoinRequestBackend(Protocol):
 
 @runtime_checkable
 class ForgettingBackend(Protocol):
-    """A backend that can delete what will not be read again. Without, it grows with each join."""
+    """A backend that can delete obsolete entries. Without it the store grows with each join."""
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """Delete the requests of these numbers, which are not used again.
+        """Delete the requests with these numbers, which are not used again.
 
-        From then on they are None.
+        Later reads return None for them.
         """
 
     def delete_beat(self, node: str) -> None:
-        """Delete the counter of a node that has left; from then on it is -1."""
+        """Delete the counter of a node that has left; later reads return -1."""
 
 
 class MemoryRendezvousBackend(RendezvousBackend):
-    """One object, shared by the handlers of one process; also an example. Thread-safe."""
+    """A backend in memory, shared by the handlers of one process; also an example. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -131,7 +135,7 @@ class MemoryRendezvousBackend(RendezvousBackend):
             return None if self._state is None else (self._state, self._version, was_set)
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Until the version differs from `token`."""
+        """Wait until the version differs from `token`; return False after `timeout`."""
         known = token or 0
         with self._changed:
             return self._changed.wait_for(lambda: self._version != known, timeout)
@@ -147,13 +151,13 @@ class MemoryRendezvousBackend(RendezvousBackend):
             return [self._beats.get(node, -1) for node in nodes]
 
     def post_join_request(self, request: bytes) -> int:
-        """Return one more join request."""
+        """Store a join request and return its number."""
         with self._changed:
             self._requests.append(request)
             return len(self._requests)
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Return the requests that were posted later."""
+        """Return the join requests after this number."""
         with self._changed:
             return list(self._requests[number:])
 

@@ -1,8 +1,9 @@
-"""The engines, which keep the records of jobs: what each has to do, and the table of all.
+"""The engines that keep the records of jobs: their interface, and the table of all engines.
 
-An engine is chosen by name (`--rdzv-backend`). Its module is imported for a job that uses it. A
-package offers another engine as an entry point of the group `rallypoint.registers`, which loads a
-`Row`; entry points are looked at for a name alone that is not in the table.
+An engine is chosen by name (`--rdzv-backend`). Its module is imported only for a job that uses it.
+
+A package offers another engine as an entry point of the group `rallypoint.registers`, which loads a
+`Row`. Entry points are searched only for a name that is not in the table.
 """
 
 from __future__ import annotations
@@ -34,58 +35,59 @@ T = TypeVar("T")
 
 GROUP = "rallypoint.registers"
 PASSWORD, PASSWORD_FILE = "password", "password_file"
-"""The key of a setting that is secret, and is not taken from a command line; and of its file."""
+"""The key of the secret setting, which is not taken from a command line, and the key of its
+file."""
 
 
 class NotHereError(UsageError):
-    """The machine lacks what the engine needs. Another one may have it."""
+    """The machine lacks something that the engine needs; another machine may have it."""
 
 
 class Wording(Struct, frozen=True):
-    """The parts of lines for a person that an engine adds."""
+    """The parts of messages that depend on the engine."""
 
     check: str
     """The thing to check if the engine does not answer: `see that it runs there`."""
     same: Callable[[], str]
-    """Returns what must be so on all nodes: `... is the same directory on all of them`. Blocks."""
+    """Returns the condition that must hold on all nodes: `... is the same directory on all of
+    them`. Blocks."""
     apart: Callable[[], str] = str
-    """Returns what to do if nodes may not see each other's records, and why they may not; empty:
-    nothing is known. Blocks."""
+    """Returns why nodes may not see each other's records, and the fix; empty: unknown. Blocks."""
     has_fixes: bool = False
-    """Set if the errors of `prepare` say themselves what to look at."""
+    """Whether the errors of `prepare` contain their own fixes."""
 
 
 class Use(Struct, frozen=True):
-    """The use of an engine."""
+    """The job or jobs for which an engine is used."""
 
     run_id: str = ""
-    """The job whose record is used; empty: the records of all jobs, by a process that is no node
-    of any."""
+    """The job whose record is used; empty: the records of all jobs, for a process that is not a
+    node."""
     nodes: tuple[int, int] = (1, 1)
     """The least and the largest number of nodes of that job."""
     limit_s: float = HOLD_S / 2
-    """How long a call should take at most; then it raises RendezvousConnectionError."""
+    """The time limit of a call in seconds; then it raises RendezvousConnectionError."""
 
 
 class LifeLocks(Protocol):
-    """Locks that tell which processes of this boot live, whatever their namespaces."""
+    """Locks that show which processes on this machine live, across namespaces."""
 
     @property
     def own(self) -> LifeLock | None:
-        """The lock that this process holds until it ends; None: it holds none."""
+        """The lock that this process holds until it ends; None: it holds no lock."""
 
     def is_free(self, lock: LifeLock) -> bool:
-        """Return whether the process that has held this lock is known to have ended."""
+        """Return whether the process that held this lock has ended."""
 
 
 class Engine(Protocol):
-    """All records in one place.
+    """The records of jobs in one place.
 
-    It is made as `(where, settings, use)`: the endpoint, settings by key, and `Use`. That does no
-    I/O, and raises UsageError for what a person has to mend, which begins with what was given:
-    `key=value`, or the endpoint.
+    It is made as `(where, settings, use)`: the endpoint, settings by key, and `Use`. The
+    constructor does no I/O, and raises UsageError for an invalid value; the text begins with the
+    value as it was given: `key=value`, or the endpoint.
 
-    All methods but `open` and `wording` block. One thread at a time calls an engine and the
+    All methods except `open` and `wording` block. One thread at a time calls an engine and the
     registers that it has opened, except for the waits of a `WakingRegister`.
     """
 
@@ -95,13 +97,13 @@ class Engine(Protocol):
 
     @property
     def where(self) -> str:
-        """The place, for people: `etcd at a:2379,b:2379`."""
+        """The place as shown to users: `etcd at a:2379,b:2379`."""
 
     def prepare(self) -> list[str]:
-        """See that records can be read and written. Returns remarks for a person.
+        """Check that records can be read and written, and return remarks for the user.
 
-        Raises UsageError, AccessError or InfrastructureError, and RendezvousConnectionError for
-        what may end by itself.
+        Raises UsageError, AccessError or InfrastructureError, and RendezvousConnectionError for a
+        fault that may be temporary.
         """
 
     def open(self, run_id: str, token: bytes | None) -> Register:
@@ -114,17 +116,14 @@ class Engine(Protocol):
     def changed(self) -> list[str]:
         """Return the run ids of the jobs whose records have changed since the last call.
 
-        Leaves out what can't be read, and raises nothing.
+        Leaves out unreadable records, and raises nothing.
         """
 
     def sweep(self) -> None:
-        """Remove what jobs have left a week or more ago, as far as that is possible.
-
-        Raises nothing.
-        """
+        """Remove records that were left a week or more ago, as far as possible. Raises nothing."""
 
     def wording(self) -> Wording:
-        """Return what to tell a person of this engine."""
+        """Return the wording of messages about this engine."""
 
 
 @runtime_checkable
@@ -132,22 +131,21 @@ class LockingEngine(Protocol):
     """An engine with locks that show whether a process lives."""
 
     def life_locks(self) -> LifeLocks | None:
-        """Take a lock for this process; None: locks there can't be believed. Blocks."""
+        """Take a lock for this process; None if locks there can't be trusted. Blocks."""
 
 
 class Row(Struct, frozen=True):
     """One engine in the table."""
 
     engine: str
-    """`MODULE:CLASS`, of which the class makes an `Engine`. The module is imported when a job uses
-    it."""
+    """`MODULE:CLASS` of the `Engine`. The module is imported when a job uses it."""
     needs: str = ""
-    """The thing that the endpoint names; empty: it may be left out."""
+    """The kind of thing that the endpoint names; empty: the endpoint may be omitted."""
     holds: str = "a place"
-    """The thing that keeps many records, with its article: `a directory`."""
+    """The kind of place that holds many records, with its article: `a directory`."""
     keys: tuple[str, ...] = ()
-    """The keys of `--rdzv-conf` that are the engine's. `password` is secret: the command takes it
-    from the variable RALLYPOINT_<NAME>_PASSWORD."""
+    """The keys of `--rdzv-conf` for this engine. `password` is secret: the command takes it from
+    the variable RALLYPOINT_<NAME>_PASSWORD."""
     files: tuple[str, ...] = ()
     """The keys that name files or directories: their values are made absolute."""
     is_directory: bool = False
@@ -180,13 +178,13 @@ RENAMED = {"etcd-v2": "etcd"}
 
 
 def renamed_to(name: str) -> str:
-    """Return what to give in place of a name of RENAMED."""
+    """Return the present name of an engine whose name has changed (RENAMED)."""
     return f"give {named.rdzv_backend} {RENAMED[name]}, with the same endpoint (it is API v3)"
 
 
 @cache
 def _offered(name: str) -> tuple[Row, str] | None:
-    """Return the row that a package offers, and what to call it in an error."""
+    """Return the row that a package offers, and the name of the package for errors."""
     from importlib.metadata import entry_points  # Only for an unknown name.
 
     for entry in entry_points(group=GROUP, name=name):
@@ -200,7 +198,7 @@ def _offered(name: str) -> tuple[Row, str] | None:
 
 
 def _loaded(what: str, load: Callable[[], T]) -> T:
-    """Return what this returns. An error that is not ours becomes one that names the package."""
+    """Return the result of `load`; a foreign error becomes one that names the package."""
     try:
         return load()
     except RallypointError:
@@ -222,7 +220,7 @@ def find(name: str) -> Row | None:
 
 
 def known_engines() -> list[str]:
-    """Return the names of all engines, first those of the table. Reads what packages offer."""
+    """Return the names of all engines: those of the table, then those of packages."""
     from importlib.metadata import entry_points
 
     offered = (entry.name for entry in entry_points(group=GROUP))
@@ -230,10 +228,9 @@ def known_engines() -> list[str]:
 
 
 def make(register: RegisterConfig, use: Use) -> Engine:
-    """Make the engine that was chosen.
+    """Make the chosen engine; imports its module, but does no other I/O.
 
-    Does no I/O, but imports it. Raises UsageError, and RendezvousPlugInError for one of a package
-    that can't be used.
+    Raises UsageError, and RendezvousPlugInError for an unusable engine of a package.
     """
     if row := ENGINES.get(register.engine):
         return _made(row, register, use)
@@ -264,9 +261,9 @@ def chosen(
     settings: Mapping[str, str],
     absolute_path: Callable[[str], str],
 ) -> RegisterConfig:
-    """Return the choice of an engine that there is, with its own settings.
+    """Return the configuration of an existing engine, with its own settings.
 
-    Names of files become absolute by `absolute_path`. Raises as `find`.
+    `absolute_path` makes names of files absolute. Raises as `find`.
     """
     row = find(name)
     assert row is not None
@@ -296,7 +293,7 @@ def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[st
 
 
 def as_given(register: RegisterConfig, text: str, flag: str = "") -> str:
-    """Return a text about a place, which begins with how a person gave it."""
+    """Return a text about a place, prefixed by the option and value that named it."""
     row, where = find(register.engine), register.where
     if row is None or not row.needs:
         return f"{named.rdzv_backend} {register.engine}: {text}"
@@ -304,9 +301,9 @@ def as_given(register: RegisterConfig, text: str, flag: str = "") -> str:
 
 
 def unanswered(engine: Engine, register: RegisterConfig, seconds: float, why: str) -> str:
-    """Return what a person reads who has waited so many seconds.
+    """Return the message for a user after a wait of so many seconds.
 
-    `why`: the last error; empty: there was no answer.
+    `why` is the last error; empty: there was no answer.
     """
     waited, wording = f"waited {seconds:g} s", engine.wording()
     if not why:

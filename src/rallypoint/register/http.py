@@ -1,4 +1,4 @@
-"""One connection to a server of HTTP/1.1, with or without TLS, for a request at a time.
+"""One HTTP/1.1 connection, with or without TLS, for one request at a time.
 
 The time limit of a call includes the connection, the TLS handshake, the request and the whole
 answer. Only the time for a name server is unlimited. Heads, bodies and the lines between chunks are
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 MAX_ANSWER = 64 << 20
-"""Bytes of a body, or of a line of an answer that does not end."""
+"""The limit of a body, or of one line of an endless answer, in bytes."""
 MAX_HEAD = 128 << 10
-"""Bytes of the head of an answer, with all answers of `100 Continue` before it."""
+"""The limit of an answer's head, including `100 Continue` answers before it, in bytes."""
 _PIECE = 1 << 16
 _CUT_OFF = "its answer is cut off"
 
@@ -46,10 +46,10 @@ class HttpError(Exception):
         super().__init__(why)
         self.is_lasting = is_lasting
         self.was_sent = True
-        """The server may have executed the request."""
+        """Whether the server may have executed the request."""
 
     def when_sent(self, was_sent: bool) -> Self:
-        """Return the same, of a request that was sent to it, or was not."""
+        """Set whether the request was sent, and return the error."""
         self.was_sent = was_sent
         return self
 
@@ -59,13 +59,13 @@ class HttpRequest(NamedTuple):
 
     method: str
     path: str
-    """With the query."""
+    """The path, with the query."""
     body: bytes | None
     headers: Mapping[str, str]
 
 
 class HttpReply(NamedTuple):
-    """A whole one."""
+    """A complete answer."""
 
     status: int
     headers: HTTPMessage
@@ -73,20 +73,20 @@ class HttpReply(NamedTuple):
 
 
 class ServerKind(NamedTuple):
-    """The words for servers of this kind."""
+    """The words of errors about this kind of server."""
 
     name: str
-    """Like `no etcd`."""
+    """The text for a server of another kind, such as `no etcd`."""
     plain: str
-    """How to say that it has no TLS."""
+    """The text for a connection without TLS."""
     by_tls: str
-    """How to say that it has."""
+    """The text for a connection with TLS."""
 
 
 def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
-    """Return the context with these files; an empty name is none.
+    """Return a TLS context with these files; an empty name stands for no file.
 
-    Raises ParameterError for one that can't be used.
+    Raises ParameterError for an unusable file.
     """
     import ssl  # Costs more than all else that this imports.
 
@@ -104,10 +104,13 @@ def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
 
 
 class HttpConnection:
-    """Blocks, for one thread at a time; `abort` from any."""
+    """A connection that is opened when needed.
+
+    Blocks; for one thread at a time, except `abort`, which any thread may call.
+    """
 
     def __init__(self, endpoint: str, tls: SSLContext | None, kind: ServerKind) -> None:
-        """`endpoint`: HOST:PORT. Does no I/O."""
+        """Make a connection to HOST:PORT. Does no I/O."""
         self._connection: HTTPConnection | None = None
         self._wire: _Wire | None = None
         self._has_answered = False
@@ -148,12 +151,11 @@ class HttpConnection:
     def lines(
         self, request: HttpRequest, limit_s: float, line_limit_s: float
     ) -> Generator[tuple[int, bytes], None, None]:
-        """Yield the status, and the lines of an answer that may not end, for `limit_s`.
+        """Yield the status, and the lines of an answer that may be endless, for `limit_s`.
 
-        A line without its end is the last: the server has ended it.
-
-        Raises HttpError, also if the head, or the rest of a line that has begun, does not come
-        within `line_limit_s`.
+        A line without a line feed is the last one: the server has ended the answer. Raises
+        HttpError, also if the head, or the rest of a line that has begun, does not arrive within
+        `line_limit_s`.
         """
         now = time.monotonic()
         ends_at, patience_ends_at = now + limit_s, now + line_limit_s
@@ -180,7 +182,7 @@ class HttpConnection:
             self.close()
 
     def abort(self) -> None:
-        """End the wait for an answer."""
+        """End a call of another thread."""
         if (wire := self._wire) is not None:
             wire.shutdown()
 
@@ -268,7 +270,10 @@ class HttpConnection:
         return HttpError(_reason(error))
 
     def _closed(self, other: str) -> HttpError:
-        """`other`: how to say what else it may want, if it has never answered; empty: nothing."""
+        """Return the error for a connection that the server closed.
+
+        `other` is the alternative to suggest if the server never answered; empty: none.
+        """
         hint = f" (does it want {other}?)" if other and not self._has_answered else ""
         return HttpError(f"it closes the connection{hint}")
 
@@ -279,11 +284,11 @@ class _Wire:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self.ends_at = 0.0
-        """A time of the monotonic clock."""
+        """The time limit, on the monotonic clock."""
         self._left, self._what = 0, ""
 
     def allow(self, size: int, what: str) -> None:
-        """Limit the bytes that are received from now on. `what`: their name, for a person."""
+        """Limit the bytes that are received from now on. `what` names them in errors."""
         self._left, self._what = size, f"{what} has more than {size >> 10} KiB"
 
     def sendall(self, data: bytes) -> None:
@@ -294,7 +299,7 @@ class _Wire:
             view = view[self._socket.send(view) :]
 
     def makefile(self, *_: object) -> io.BufferedReader:
-        """To read an answer from."""
+        """Return a stream from which `http.client` reads an answer."""
         return io.BufferedReader(_Received(self))
 
     def receive_into(self, buffer: memoryview) -> int:
@@ -307,7 +312,7 @@ class _Wire:
         return size
 
     def shutdown(self) -> None:
-        """End an operation in another thread."""
+        """End an operation of another thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -333,7 +338,7 @@ class _Received(io.RawIOBase):
 
 
 def _dial(host: str, port: int, ends_at: float) -> socket.socket:
-    """Return a connection to the first address that takes one; each has its share of the time."""
+    """Connect to the first address that accepts; the addresses share the time equally."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, address) in enumerate(found):
         connecting = socket.socket(family, kind, protocol)
@@ -350,7 +355,7 @@ def _dial(host: str, port: int, ends_at: float) -> socket.socket:
 
 
 def _left_s(ends_at: float) -> float:
-    """Return the seconds that are left. Raises TimeoutError when none are."""
+    """Return the remaining seconds. Raises TimeoutError when there are none."""
     if (left_s := ends_at - time.monotonic()) <= 0:
         raise TimeoutError
     return left_s

@@ -1,6 +1,6 @@
 """A job's record in its register, for one process.
 
-The register's calls block, so they have a thread.
+The register's calls block, so they run in a thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 LEAST_WAIT_S = 0.05
 """Between two looks, however often the register wakes."""
 WATCH_S = 60.0
-"""Then a watch is begun anew."""
+"""The longest watch in seconds; then a new one begins."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LeadRecord)
@@ -52,10 +52,10 @@ class Register(Protocol):
 
 @runtime_checkable
 class RemovableRegister(Protocol):
-    """A register that need not stay for ever."""
+    """A register that can be removed."""
 
     def remove(self, token: Any) -> bool:
-        """Remove the register, unless something follows the version of this token.
+        """Remove the register, unless there is a version after that of the token.
 
         Returns whether it was removed.
         """
@@ -63,10 +63,10 @@ class RemovableRegister(Protocol):
 
 @runtime_checkable
 class TriableRegister(Protocol):
-    """A register that tells whether it could be written."""
+    """A register that can check whether it is writable."""
 
     def try_writing(self) -> None:
-        """Do all that a swap does, beside the register. Raises as a swap."""
+        """Do the same operations as a swap, beside the register. Raises as a swap."""
 
 
 @runtime_checkable
@@ -77,21 +77,21 @@ class WakingRegister(Protocol):
         """Wait as `WakingBackend` does."""
 
     def stop_waiting(self) -> None:
-        """End it early."""
+        """End a wait early."""
 
 
 @runtime_checkable
 class SureRegister(Protocol):
-    """A register that is known to be empty when it has no value.
+    """A register that is certainly empty when it has no value.
 
-    A directory is none: one that is not mounted looks empty.
+    A directory is not one: an unmounted directory looks empty.
     """
 
     is_sure_of_absence: bool
 
 
 class Caller(Protocol):
-    """Makes the calls of a register, one after the other, as `threads.CallThread` does."""
+    """Calls the register's methods one after the other, as `threads.CallThread` does."""
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
 
@@ -99,7 +99,10 @@ class Caller(Protocol):
 
 
 class RegisterRecord:
-    """For the thread of the loop. Knows which version this process has seen last."""
+    """A job's record, of which it knows the version that was last read or written.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self, register: Register, thread: Caller, *, is_kept: bool = False, run_id: str = ""
@@ -112,26 +115,28 @@ class RegisterRecord:
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
         self.token: Any = None
-        """The token of the version that this process has seen last; None: of none."""
+        """The token of the version that this process saw last; None: it has seen none."""
         self.found: LeadRecord | None = None
-        """The record that the last failed swap has found; None: there was none."""
+        """The record that the last failed swap found; None: there was none."""
         self._confirmed: LeadRecord | None = None
         """The last record that this process has stored."""
 
     async def read(self) -> LeadRecord | None:
-        """None: there is none.
+        """Return the record; None: there is none.
 
-        Raises RecordError for what is no record, UnfitRecordError for one that no leader writes,
-        and what the register raises.
+        Raises RecordError for anything but a record, UnfitRecordError for one that no leader
+        writes, and what the register raises.
         """
         data = await self._get()
         return None if data is None else decode(data, self._run_id)
 
     async def swap(self, record: LeadRecord, is_held: Callable[[], bool] = lambda: False) -> bool:
-        """In place of the version that was seen last: whether the register holds it now.
+        """Store the record in place of the version seen last.
 
-        An earlier swap of the same epoch, of which it was not known whether it was stored, is
-        followed by this one. `is_held`: nobody else can have claimed. Raises as `read`.
+        Return whether the register holds it now.
+
+        If an earlier swap of the same epoch had an unknown outcome, its version is replaced too.
+        `is_held` returns whether no other process can have claimed the job. Raises as `read`.
         """
         data = encode(record)
         while True:
@@ -153,8 +158,8 @@ class RegisterRecord:
     def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
         """Return whether the record that was found is an earlier attempt of this process.
 
-        The last confirmed record is no attempt if it has another token: somebody has put it back,
-        or has touched it while nobody else can have claimed.
+        The last confirmed record with another token is not an attempt: another process has restored
+        it, or has touched it while no process can have claimed the job.
         """
         if found.epoch != record.epoch:
             return False
@@ -179,7 +184,7 @@ class RegisterRecord:
         return isinstance(self._register, RemovableRegister)
 
     async def remove(self) -> bool:
-        """Unless something follows the version that was seen last; whether it was removed."""
+        """Remove the register, unless there is a later version; return whether it was removed."""
         assert isinstance(self._register, RemovableRegister)
         return await self._thread.submit(partial(self._register.remove, self.token))
 
@@ -196,9 +201,9 @@ class RegisterRecord:
 
 
 class RegisterWatch:
-    """Wakes who looks at a register again and again, if the register can tell of changes.
+    """Wakes a process that reads a register repeatedly, if the register can signal changes.
 
-    It only wakes: what is there is read as always. For the thread of the loop.
+    It only wakes; the value is read as always. For the thread of the loop.
     """
 
     def __init__(self, register: Register) -> None:
@@ -209,7 +214,7 @@ class RegisterWatch:
         self._waiting: asyncio.Future[bool] | None = None
 
     async def wait(self, token: object, seconds: float) -> None:
-        """Return when another version than that of `token` may be there, or after so long."""
+        """Wait until there may be another version than that of `token`, for at most `seconds`."""
         if self._waking is None or seconds <= LEAST_WAIT_S:
             await asyncio.sleep(seconds)
             return
@@ -224,7 +229,7 @@ class RegisterWatch:
         await asyncio.wait((self._waiting,), timeout=seconds - LEAST_WAIT_S)
 
     def close(self) -> None:
-        """Wait no more."""
+        """End the wait."""
         if self._waking is not None and self._thread is not None:
             self._thread.close()
             self._waking.stop_waiting()
@@ -237,7 +242,7 @@ def _retrieve(waiting: asyncio.Future[bool]) -> None:
 
 
 def encode(record: LeadRecord) -> bytes:
-    """Encode the record as registers hold it."""
+    """Encode the record for a register."""
     return _encoder.encode(record)
 
 
@@ -271,9 +276,10 @@ def decode(data: bytes, run_id: str = "") -> LeadRecord:
 def recorded_run_id(
     content: bytes, name: str, name_of: Callable[[str], str] = register_name
 ) -> str:
-    """Return the run id of the job with this record, which is not authenticated.
+    """Return the run id in a record, which is not authenticated.
 
-    `name_of` it has to be the name of its register. Empty: a job that has just begun, or no record.
+    `name_of` must map it to the register's name. Empty for a job that has just begun, or for
+    anything but a record.
     """
     with suppress(RallypointError):
         job = decode(content).job
@@ -285,10 +291,10 @@ def recorded_run_id(
 def run_id_of(
     name: str, read: Callable[[], bytes], name_of: Callable[[str], str] = register_name
 ) -> str:
-    """Return the run id of the job whose register has this name.
+    """Return the run id of the job whose register has this name, from the name or the content.
 
-    By the name, or by what `read` returns, which is stored there. Empty: it is not known.
-    `name_of`: how another store names registers. Raises what `read` raises, but no RallypointError.
+    `read` returns the content. Empty if the run id is not known. `name_of` maps run ids to names of
+    registers. Raises what `read` raises, except RallypointErrors.
     """
     if name_of is register_name and (run_id := readable_run_id(name)):
         return run_id
@@ -298,21 +304,23 @@ def run_id_of(
 
 
 class ChangedRecords:
-    """Tells which records have changed since the last look at all of them."""
+    """Finds the records that have changed since the last look at all of them."""
 
     def __init__(self, run_id_of: Callable[[str], str]) -> None:
-        """`run_id_of` returns the run id of the job whose register has this name.
+        """Remember no record yet.
 
-        Empty: it is not known, as of a job that has just begun.
+        `run_id_of` returns the run id of the register with a name; empty if it is unknown, as for a
+        job that has just begun.
         """
         self._run_id_of = run_id_of
         self._known: dict[str, tuple[object, str]] = {}
         """The version and the run id, by name, as of the last look."""
 
     def look(self, versions: Iterable[tuple[str, object]]) -> list[str]:
-        """Return the run ids of the jobs whose registers have another version now, by name.
+        """Return the run ids of the jobs whose registers have another version now.
 
-        Raises what the iterable or `run_id_of` raises; then the next look tells of the same ones.
+        `versions` has pairs of name and version. Raises what the iterable or `run_id_of` raises;
+        the next look then returns the same changes.
         """
         seen: dict[str, tuple[object, str]] = {}
         found = []

@@ -54,10 +54,10 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
 
 
 def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
-    """Open the register of this notice.
+    """Return a function that reads the register of a dead agent's notice.
 
-    Returns what reads it, and tells who is to hear that the agent is dead, as `leading.who_hears`;
-    a register that can't be reached within `limit_s` may be another time.
+    The function returns the addresses to notify of the agent's death, as `leading.who_hears` does;
+    it returns none while the register can't be reached within `limit_s`.
     """
     register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None
@@ -80,7 +80,10 @@ def _register_of(notice: Notice, limit_s: float = _CALL_S) -> Register:
 
 
 def mark_dead(register: Register, epoch: Epoch) -> bool:
-    """Return whether the same, once, by the register of the job."""
+    """Mark the job's record as that of a dead leader.
+
+    Return whether the register holds the mark.
+    """
     while (found := register.get_state()) is not None:
         data, token = found
         try:

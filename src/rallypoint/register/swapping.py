@@ -1,8 +1,7 @@
-"""A state as one value of a store that swaps by a token of its own, whose answers may be lost.
+"""A state in a store that swaps by a token of its own, and whose answers may be lost.
 
-Each version has a nonce. So a writer that has asked twice, because it got no answer, knows its own
-version when it finds that there; and if it finds another one, its own may have been stored, and
-replaced since.
+Each version has a nonce. A writer that asked twice, because it got no answer, recognises its own
+version by the nonce. If it finds another version, its own may have been stored and replaced since.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ Stored = tuple[bytes, Token]
 
 
 class Swapped(NamedTuple):
-    """How a store has answered."""
+    """The answer of a store to a swap."""
 
     stored: Token | None
-    """The token of the version that the store has stored; None: it has not."""
+    """The token of the version that was stored; None: it was not stored."""
     there: Stored | None = None
-    """The value that the store has instead."""
+    """The value that the store has instead, if any."""
     has_repeated: bool = False
-    """Whether it was asked before, and may have stored the version then."""
+    """Whether the request was sent before, and may have stored the version then."""
 
 
 class SwappingBackend(RendezvousBackend):
     """A backend whose store reads a value, and swaps it if the token is still the value's."""
 
     store: str
-    """The name of the store, for people."""
+    """The name of the store in messages."""
     max_state: int
-    """Bytes."""
+    """The limit of the state in bytes."""
     token_type: type
     is_sure_of_absence = True
-    """Whether nothing is there when nothing is found."""
+    """Whether an empty answer proves that there is no value."""
 
     def __init__(self, run_id: str, key: str, layout: VersionFormat) -> None:
         """`key`: where the store has the value.
@@ -57,7 +56,7 @@ class SwappingBackend(RendezvousBackend):
         self._key, self._layout = key, layout
 
     def get_state(self) -> Stored | None:
-        """See `RendezvousBackend`. Raises RecordError for what is no version of this job."""
+        """Return the value; see `RendezvousBackend`. Raises RecordError for an invalid version."""
         with self._explained():
             there = self._read()
             return None if there is None else (self._version(there[0]).content, there[1])
@@ -99,12 +98,12 @@ class SwappingBackend(RendezvousBackend):
 
     @abstractmethod
     def _swap(self, data: bytes, token: Token | None) -> Swapped:
-        """Store this if what is there has this token; None: if nothing is there."""
+        """Store the data if the stored version has this token; with None, if there is no value."""
 
     @abstractmethod
     def _explained(self) -> AbstractContextManager[None]:
-        """Within it, what the store raises is told as `RendezvousBackend` says."""
+        """Raise the store's errors as those of `RendezvousBackend`, within the block."""
 
     def _described(self) -> str:
-        """Return what has the value, for people: `the key ... in etcd`."""
+        """Return the description of the value's place for messages: `the key ... in etcd`."""
         return f"{self._key} in {self.store}"

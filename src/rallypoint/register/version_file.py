@@ -42,13 +42,13 @@ def is_register(name: str) -> bool:
 
 
 def readable_run_id(name: str) -> str:
-    """Return the run id of the job whose register has this name; empty: the name does not tell."""
+    """Return the run id in the name of a register; empty if the name does not contain it."""
     readable = name[len(_PREFIX) : -_HASH]
     return readable if register_name(readable) == name else ""
 
 
 class VersionFile(Struct, frozen=True):
-    """One version. `following` is the directory of the next one, empty if it is the same."""
+    """One version. `following` is the directory of the next one; empty: the same directory."""
 
     nonce: bytes
     following: str
@@ -63,11 +63,14 @@ def _same_token() -> str:
 
 
 class UnreadableVersionError(Exception):
-    """Why bytes are no version of this job, and the fix: what follows the file's name."""
+    """The bytes are not a version of this job.
+
+    The text follows the file's name, and has the fix.
+    """
 
 
 class VersionFormat:
-    """How one job writes its versions."""
+    """The encoding of one job's versions."""
 
     def __init__(
         self, run_id: str, token: bytes | None, elsewhere: str = "another directory"
@@ -132,13 +135,13 @@ class VersionFormat:
 
 
 class UnsealedFormat(VersionFormat):
-    """Reads versions of any job, and does not check who has written them."""
+    """The decoder of any job's versions, without authentication."""
 
     def __init__(self) -> None:
         super().__init__("", None)
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """See `VersionFormat`."""
+        """Decode the file at `place` without checking its seal. Raises UnreadableVersionError."""
         try:
             return _opened(data[len(_MAGIC) + _SCHEMA.size + _SEAL.size :])
         except (IndexError, UnicodeDecodeError) as error:
@@ -146,7 +149,7 @@ class UnsealedFormat(VersionFormat):
 
 
 def _opened(sealed: bytes) -> VersionFile:
-    """Decode bytes that a seal vouches for, as `encode` made them."""
+    """Decode the sealed bytes, which `encode` made."""
     name_at = NONCE_BYTES + 1
     content_at = name_at + sealed[NONCE_BYTES]
     following = sealed[name_at:content_at].decode()

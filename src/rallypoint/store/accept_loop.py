@@ -12,12 +12,12 @@ import socket
 from collections.abc import Callable
 
 BATCH = 16
-"""Connections in one turn of the loop: they take some milliseconds."""
+"""The number of connections accepted in one turn of the loop, which takes some milliseconds."""
 SHORTAGE_PAUSE_S = 0.25
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _IPV6_NETWORK_BYTES = 8
-"""A machine that has one address of a /64 has all of them."""
+"""The network part of an IPv6 address in bytes: one machine may have all addresses of a /64."""
 
 OnConnection = Callable[[socket.socket, tuple[str, int]], None]
 
@@ -55,13 +55,13 @@ class AcceptLoop:
             self._retry = None
 
     def resume(self) -> None:
-        """Accept again. Safe to call again."""
+        """Resume accepting. May be called again."""
         if not self._closed:
             self.pause()
             self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accept no more. Safe to call again."""
+        """Stop accepting for good. May be called again."""
         if not self._closed:
             self._closed = True
             self.pause()
@@ -86,7 +86,7 @@ class AcceptLoop:
 
 
 class Connector:
-    """Gives accepted connections to their protocols. For the thread of the loop."""
+    """Passes accepted connections to their protocols. For the thread of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,11 +1,14 @@
-"""The peers that may use a store (behaviour F9). Pure: time and owners are arguments.
+"""The access control of a store (behaviour F9).
 
-Processes of the same user on this machine are always allowed. An `AccessPolicy` says which others
-are: none, or addresses that have enrolled and networks that a person named, or everybody. A process
-of another user on this machine is not, whatever has enrolled, unless a person named a loopback
-network. Where nodes enrol, an unknown address is held for 5 s, since its node may be about to
-enrol, and then dropped. Nothing that a held client sends is parsed, but for an enrolment, which is
-how it can be let in.
+Pure: time and owners are arguments.
+
+Processes of the same user on this machine are always admitted. An `AccessPolicy` names the other
+peers: none, or addresses that have enrolled and networks from the command line, or all. A process
+of another user on this machine is not admitted, whatever has enrolled, unless a loopback network
+was given.
+
+Where nodes enrol, an unknown address is held for 5 s, because its node may be about to enrol, and
+then dropped. Data of a held client is not parsed, except for an enrolment, which can admit it.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from rallypoint.core.text import named
 
 HOLD_S = 5.0
 MAX_HELD = 4096
-"""The most connections that are held at a time. For one more the address that has most of them
+"""The most connections that are held at a time. Beyond it the address with the most connections
 loses its oldest one, so that strangers keep no node out."""
 
 
 class PeerReach(Enum):
-    """Where a peer is, and whether the kernel names the owner of its socket."""
+    """The location of a peer, and whether the kernel names the owner of its socket."""
 
     SAME_USER = "a process of this user"
     OTHER_USER = "a process of another user"
@@ -47,12 +50,12 @@ class AccessPolicy(Struct, frozen=True):
     who: Who = Who.SAME_USER
     networks: tuple[str, ...] = ()
     enrolment_key: bytes | None = None
-    """The key of the nodes that may enrol; while there is one, strangers are held for a while
-    instead of refused at once."""
+    """The key of the nodes that may enrol; with a key, strangers are held for a while instead of
+    refused at once."""
     remedy: str = "--allow"
-    """The option that adds a network, for the lines about refused connections."""
+    """The option that adds a network, for messages about refused connections."""
     opener: str = "--insecure"
-    """The option that lets everybody in, for these lines."""
+    """The option that admits all peers, for these messages."""
 
 
 EVERYBODY = AccessPolicy(Who.EVERYBODY)
@@ -70,10 +73,7 @@ def round_policy(key: bytes, *, everybody: bool, networks: Sequence[str] = ()) -
 
 
 def parse_network(text: str) -> str:
-    """Return a CIDR, or a single address, in its plain form.
-
-    Raises ValueError with what is wrong.
-    """
+    """Return a CIDR, or a single address, in its plain form. Raises ValueError with the fault."""
     from ipaddress import ip_network  # few need it, and every agent imports this module
 
     return str(ip_network(text.strip()))
@@ -92,7 +92,7 @@ class Peer(Struct, frozen=True):
 
 
 def peer_name(host: str, port: int) -> str:
-    """Host and port as a person writes them."""
+    """Return host and port in the usual notation."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -105,7 +105,7 @@ class Admission(Enum):
 
 
 class Refusal(Struct, frozen=True):
-    """Why a connection was closed, and what would have allowed it."""
+    """The reason why a connection was closed, and the option that admits it."""
 
     peer: Peer
     reason: str
@@ -115,7 +115,10 @@ class Refusal(Struct, frozen=True):
 
 
 class AccessGate:
-    """Decides for one store. An unknown peer that may yet enrol is held for `hold_s` seconds."""
+    """The access control of one store.
+
+    An unknown peer that may enrol is held for `hold_s` seconds.
+    """
 
     def __init__(self, policy: AccessPolicy, *, hold_s: float = HOLD_S) -> None:
         self._policy, self._hold_s = policy, hold_s
@@ -128,7 +131,10 @@ class AccessGate:
 
     @property
     def enrolment_key(self) -> bytes | None:
-        """With which a node proves that it belongs to the round; None: nobody can enrol."""
+        """The key with which a node proves that it belongs to the round.
+
+        None: enrolment is not possible.
+        """
         return self._policy.enrolment_key
 
     def arrive(self, connection: int, peer: Peer, now_s: float) -> tuple[Admission, Refusal | None]:
@@ -156,15 +162,15 @@ class AccessGate:
         return admitted
 
     def leave(self, connection: int) -> None:
-        """Note that the connection is gone."""
+        """Note that the connection has ended."""
         if connection in self._held:
             self._forget(connection)
         self._crowded_out = [each for each in self._crowded_out if each[0] != connection]
 
     def expire(self, now_s: float) -> list[tuple[int, Refusal]]:
-        """Return the connections that have been held for too long, or were crowded out.
+        """Return the connections that were held too long or crowded out, and forget them.
 
-        They are forgotten: close them.
+        The caller closes them.
         """
         dropped, self._crowded_out = self._crowded_out, []
         for connection in self._places.overdue(now_s):

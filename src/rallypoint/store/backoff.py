@@ -17,7 +17,7 @@ def uniform(low: float, high: float) -> float:
 
 
 def growing_pauses(first_s: float, last_s: float, growth: float = 1.5) -> Iterator[float]:
-    """Seconds to pause after the first attempt, the second, and so on, for ever."""
+    """Yield the pauses in seconds after the first attempt, the second, and so on, without end."""
     pause_s = first_s
     while True:
         yield pause_s

@@ -1,7 +1,7 @@
-"""How an agent enrols with the round store of its round (behaviour F9): the agent's I/O.
+"""The enrolment of an agent with the round store of its round (behaviour F9): the agent's I/O.
 
-It shows a bad route before any worker starts, and lets the store know this node's address. A node
-that waits for a place only sees whether it reaches the store of the round that runs (`reach`).
+Enrolment detects a bad route before any worker starts, and tells the store this node's address. A
+node that waits for a place only checks whether it reaches the store of the running round (`reach`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _ATTEMPT_S = 10.0
 
 _T = TypeVar("_T")
 LookUp = Callable[[], Awaitable[Sequence[str]]]
-"""The store's numeric addresses, at least one. Raises EnrolmentError when nobody knows them now."""
+"""Returns the store's numeric addresses, at least one. Raises EnrolmentError if they are unknown
+now."""
 
 
 async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: float) -> str:
-    """Enrols this node and returns the address that the store saw it come from.
+    """Enrol this node, and return the node's address as the store saw it.
 
-    Tries again, with a growing pause, while nothing answers there or the store does not have the
-    key yet: its node may learn of the round later than this one. Each time the store's
-    addresses are looked up anew and tried in turn. Safe to call again.
-
-    Raises EnrolmentError after `timeout_s` seconds; it names both addresses and the fix.
+    Retries with growing pauses while nothing answers there or the store does not have the key yet:
+    its node may learn of the round later than this one. Each time the store's addresses are looked
+    up anew and tried in turn. Safe to call again. Raises EnrolmentError after `timeout_s` seconds;
+    it names both addresses and the fix.
     """
 
     async def once(host: str) -> str:
@@ -42,9 +42,9 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
 
 
 async def reach(look_up: LookUp, port: int, node: str, timeout_s: float) -> None:
-    """Wait until the store has answered with its nonce. It gets no proof, and admits nothing.
+    """Wait until the store has answered with its nonce, without enrolling.
 
-    Tries again as `enrol` does, and raises the same.
+    Retries as `enrol` does, and raises the same.
     """
 
     async def once(host: str) -> None:
@@ -117,7 +117,7 @@ def _reason(cause: Exception) -> str:
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address that this node would come from; nothing is sent to find out."""
+    """Return the address from which this node would connect; nothing is sent."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.inet_pton(family, host)

@@ -31,12 +31,12 @@ _SET = Opcode.SET.value
 _ONE = b"\x01" + bytes(7)  # the count of a list of one key
 _u64, _i64 = U64.unpack_from, I64.unpack_from
 _LEFT = (struct.error, OverflowError, ProtocolError)
-"""A length that is not there yet; a place that no memory has; a rule that is broken."""
+"""The errors of incomplete lengths, of impossible positions and of broken protocol rules."""
 _pack_u64, _pack_i64 = U64.pack, I64.pack
 
 
 class FastPath:
-    """Serves clients of `machine` that have no request or part of one left to be served."""
+    """Serves simple requests of clients without a pending or partial request."""
 
     def __init__(self, machine: KeyValueMachine) -> None:
         self._machine = machine
@@ -52,7 +52,7 @@ class FastPath:
         }
 
     def serve(self, client: ClientId, data: bytes) -> tuple[bytes, bytes]:
-        """Return the answer to what `data` begins with, and what is left of it for the other path.
+        """Return the reply to the requests at the beginning of `data`, and the unserved rest of it.
 
         `data` is not empty, and begins with a request.
         """
@@ -116,7 +116,7 @@ class FastPath:
         return READY if self._is_there(data) else None
 
     def _is_there(self, data: bytes) -> bool:
-        """Return whether it asks for one key, and that one has a value."""
+        """Return whether the request is for one key that has a value."""
         is_one = data[1:9] == _ONE and _u64(data, 9)[0] == len(data) - 17
         return is_one and data[17:] in self._values
 

@@ -42,7 +42,7 @@ ClientId = int
 Replies = list[tuple[ClientId, bytes]]
 
 ENTRY_BYTES = 128
-"""The cost of a key or a queued item besides its own bytes, as `max_bytes` counts it."""
+"""The overhead of a key or a queued item in bytes, as `max_bytes` counts it."""
 MAX_MEMORY = "--max-memory"
 
 _SURE_DIGITS = 18  # so many never leave 64 bits
@@ -52,7 +52,7 @@ _pack_size = U64.pack
 class _KeysWait(Struct):
     missing: set[bytes]
     is_single: bool
-    """Whether it names one key only, as a blocking pop does."""
+    """Whether the wait is for one key, as a blocking pop."""
 
 
 class _BarrierWait(Struct, frozen=True):
@@ -61,17 +61,17 @@ class _BarrierWait(Struct, frozen=True):
 
 
 class KeyValueMachine:
-    """The state of one store. Changed in place; a request costs O(its size + the clients it wakes).
+    """The state of one store, changed in place.
 
-    `max_bytes` limits what is stored: keys, values and queued items, each with `ENTRY_BYTES` more.
-    `limit_from` says where this limit comes from.
+    A request costs O(its size + the clients that it wakes). `max_bytes` limits keys, values and
+    queued items, each with `ENTRY_BYTES` more. `limit_from` names the source of this limit.
     """
 
     def __init__(self, max_bytes: int | None = None, limit_from: str = MAX_MEMORY) -> None:
         self._max_bytes, self._limit_from = max_bytes, limit_from
         self.stored_bytes = 0
         self.operations = 0
-        """Requests served so far."""
+        """The number of served requests."""
         # Dicts without values are sets that keep the order of arrival.
         self.values: dict[bytes, bytes | bytearray] = {}
         self.waits: dict[ClientId, _KeysWait | _BarrierWait] = {}
@@ -105,7 +105,7 @@ class KeyValueMachine:
     def apply(self, client: ClientId, request: c10d.StoreRequest) -> Replies:
         """Serve one request.
 
-        Raises ProtocolError, with nothing changed, when the only answer is to close the connection.
+        Raises ProtocolError, with nothing changed, if the connection has to be closed.
         """
         self.operations += 1
         if client not in self.reserved or isinstance(request, c10d.Ping):
@@ -123,7 +123,7 @@ class KeyValueMachine:
         return replies + self._offer(key) if self._free_items(key) else replies
 
     def drop(self, client: ClientId) -> Replies:
-        """Forgets a client that is gone: its wait ends, its keys and its barrier counts stay."""
+        """Forget a client that has gone: its wait ends, its keys and its barrier counts stay."""
         self._end_wait(client)
         return self._release(client)
 
@@ -232,7 +232,7 @@ class KeyValueMachine:
         return [answer, *self._wake_all(key)] if key in self.waiting_for_key else [answer]
 
     def _counter(self, key: bytes) -> int:
-        """0 for a missing key."""
+        """Return the value of a counter; 0 for a missing key."""
         value = self.values.get(key)
         if value is None:
             return 0
@@ -249,7 +249,7 @@ class KeyValueMachine:
     # Queues
 
     def _free_items(self, key: bytes) -> int:
-        """Items that nobody has reserved."""
+        """Return the number of queued items that no client has reserved."""
         return len(self._queues.get(key, ())) - self._reservations.get(key, 0)
 
     def _push(self, client: ClientId, request: c10d.QueuePush) -> Replies:
@@ -289,7 +289,7 @@ class KeyValueMachine:
         return key
 
     def _release(self, client: ClientId) -> Replies:
-        """Frees what the client has reserved; the next in the line may get it."""
+        """Free the client's reserved items; the next client in line may get them."""
         return self._offer(self._unreserve(client)) if client in self.reserved else []
 
     def _offer(self, key: bytes) -> Replies:

@@ -1,11 +1,11 @@
-"""The user who owns the other end of a TCP connection, as the kernel tells it (Linux).
+"""The user who owns the other end of a TCP connection, from the kernel (Linux).
 
 `NETLINK_SOCK_DIAG` looks one socket up by its exact pair of addresses, at the same cost however
 many sockets the machine has (sock_diag(7)). Where it is not allowed, /proc/net/tcp is read instead,
 which is slow on a busy machine (proc(5)). No name is ever looked up.
 
-Only an established socket that a process still holds counts: the kernel gives user 0 as the owner
-of one whose process has closed it, so anybody could look like root by leaving early.
+Only an established socket that a process still holds counts: the kernel reports user 0 for one
+whose process has closed it, so any user could look like root by leaving early.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The choice of refusals that get a line. Pure.
+"""The choice of refusals that are logged. Pure.
 
 Unknown peers must neither fill a log nor hide a line that matters.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 LINES_MAX = 64
 WINDOW_S = 60.0
-"""At most so many lines in so many seconds; then a line says how many were left out."""
+"""The window in seconds for which lines are limited; after it a line has the number of omitted
+ones."""
 REMEMBERED = 1024
-"""A subject that is remembered gets no second line."""
+"""The number of remembered subjects; a remembered subject gets no second line."""
 
 
 class RefusalLog:
-    """Times are seconds of any one clock that does not go back."""
+    """The log's memory of refusals. Times are seconds of any one monotonic clock."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], None] = {}
@@ -21,7 +22,7 @@ class RefusalLog:
         self._end_s = float("-inf")
 
     def is_logged(self, subject: tuple[str, str], now_s: float) -> bool:
-        """Return whether this refusal gets a line. `subject` is the address and the reason."""
+        """Return whether this refusal is logged. `subject` is the address and the reason."""
         if subject in self._logged:
             return False
         if now_s >= self._end_s and not self._left_out:
@@ -37,7 +38,7 @@ class RefusalLog:
 
     @property
     def due_s(self) -> float | None:
-        """When `left_out` has something to tell; None: nothing was left out."""
+        """Return when `left_out` has a result; None: nothing was left out."""
         return self._end_s if self._left_out else None
 
     def left_out(self) -> int:

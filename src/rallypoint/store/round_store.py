@@ -1,10 +1,10 @@
-"""The round store as its agent sees it: a listening socket for life, a process for each round.
+"""The round store for its agent: a listening socket for life, a process for each round.
 
-The socket is bound before the agent joins, so that its port is known to all before anybody needs
-it. When a round makes this node rank 0 the store is *opened*: the first connection forks a process
-that accepts from the same socket (or, where the coordinator owns the port, is handed connections
-over). Closing it kills that process. No key, client or half-open connection gets from one round
-into the next: between rounds new and queued connections are closed at once.
+The socket is bound before the agent joins, so that its port is known before any node needs it. When
+a round makes this node rank 0 the store is *opened*: the first connection forks a process that
+accepts from the same socket (or, where the coordinator owns the port, gets connections passed on).
+Closing it kills that process. No key, client or half-open connection survives into the next round:
+between rounds new and queued connections are closed at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ONE_BYTE = b"c"  # descriptors travel with at least one byte
 
 Say = Callable[[str], None]
 OnLost = Callable[[str], None]
-"""Gets why the store of a round has gone, although nobody has closed it."""
+"""Called with the reason when the store of a round has ended unexpectedly."""
 
 
 class StoreProcess(Protocol):
-    """The process that was forked for one round."""
+    """The process of one round's store."""
 
     @property
     def pid(self) -> int: ...
@@ -49,18 +49,19 @@ class Fork(Protocol):
 
 
 def say_on_stderr(line: str) -> None:
-    """Print a line of a process without a console of its own."""
+    """Print a line to stderr, for a process without a console."""
     say_directly(f"rallypoint: round store: {line}")
 
 
 class RoundStore:
-    """One per agent. All methods are for the thread of the agent's loop; none blocks for long.
+    """The round store of an agent.
 
-    `listener` is bound, listening and non-blocking, and is owned from here on. Without one the
-    coordinator accepts on a port that both share, and hands connections over (`adopt`). `say` gets
-    one line for each peer that is turned away; it is called in the store's process. `part_of` is
-    added to the title of that process. `max_bytes` limits the keys and values of a round; None:
-    there is no limit.
+    For the thread of the agent's loop; no method blocks for long.
+
+    `listener` is bound, listening and non-blocking, and belongs to this object. Without one the
+    coordinator accepts on a shared port, and passes connections on (`adopt`). `say` gets one line
+    for each refused peer; it is called in the store's process. `part_of` is added to the title of
+    that process. `max_bytes` limits the keys and values of a round; None: no limit.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class RoundStore:
 
     @property
     def address(self) -> str:
-        """The address that the listener is bound to; of no use with a shared port."""
+        """The address that the listener is bound to; meaningless with a shared port."""
         return str(self._own_listener().getsockname()[0])
 
     @property
@@ -90,7 +91,7 @@ class RoundStore:
         return int(self._own_listener().getsockname()[1])
 
     def owns(self, pid: int) -> bool:
-        """Return whether this is the store's process: nobody else may reap it."""
+        """Return whether the pid is that of the store's process, which only the store reaps."""
         return self._served is not None and self._served.pid == pid
 
     def open(
@@ -102,13 +103,13 @@ class RoundStore:
         networks: Sequence[str] = (),
         on_lost: OnLost | None = None,
     ) -> None:
-        """Make the store of one round available; `key` is the round's enrolment key.
+        """Open the store of one round; `key` is the round's enrolment key.
 
-        `open_access` lets everybody in; else `networks` (CIDRs) may use it besides enrolled nodes.
-        `on_lost` is called from the loop, at most once, when what was stored is gone; without it
-        there is a line.
+        Needs the running loop.
 
-        The process is started by the first connection. Needs the running loop.
+        `open_access` admits all peers; else `networks` (CIDRs) are admitted besides enrolled nodes.
+        `on_lost` is called from the loop, at most once, when the content is lost; without it a line
+        is printed. The first connection starts the process.
         """
         self.close()
         self._loop = loop = asyncio.get_running_loop()
@@ -143,8 +144,8 @@ class RoundStore:
     def adopt(self, connection: socket.socket) -> None:
         """Take over a connection that the coordinator accepted on the shared port.
 
-        None of its bytes may have been consumed. It is closed when no round is open here: torch's
-        clients and agents that enrol try again by themselves.
+        None of its bytes may have been consumed. It is closed if no round is open here: torch's
+        clients and enrolling agents retry.
         """
         if self._served is None:
             connection.close()
@@ -152,7 +153,9 @@ class RoundStore:
             self._served.adopt(connection)
 
     def close(self) -> None:
-        """End the round's store and everything in it. Safe to call again, and without a round.
+        """End the round's store with its content.
+
+        May be called again, and without a round.
 
         New connections are closed at once until the next round is opened.
         """
@@ -163,7 +166,7 @@ class RoundStore:
         self._keep_turning_away()
 
     def shutdown(self) -> None:
-        """Close the store and its listener: nothing remains."""
+        """Close the store and its listener for good."""
         self.close()
         self._watch_listener(None)
         if self._listener is not None:
@@ -193,7 +196,7 @@ class RoundStore:
         self._turning_away = AcceptLoop(self._loop, self._listener, _hang_up)
 
     def _turn_away(self) -> None:
-        """Close the connections that are still queued: they came for a round that is over."""
+        """Close the queued connections, which are those of an ended round."""
         while self._listener is not None:
             try:
                 self._listener.accept()[0].close()
@@ -204,9 +207,9 @@ class RoundStore:
 
 
 class _RoundProcess:
-    """The process of one round's store, and the channel to it over which connections are sent.
+    """The process of one round's store, and the channel on which connections are passed to it.
 
-    `fork` starts it, and is given the process's end of the channel. `on_lost` gets, once, why it
+    `fork` starts it with its end of the channel. `on_lost` is called once, with the reason why it
     could not be started or has ended.
     """
 
@@ -260,7 +263,7 @@ class _RoundProcess:
             self._process.wait()
 
     def _ended(self) -> None:
-        """Note that the process is gone, with what it kept, though it was not closed."""
+        """Report that the process has ended unexpectedly, with its content."""
         assert self._process is not None
         self._close_channel()
         self._process.kill()  # Unless it has gone already, it is about to.

@@ -45,18 +45,20 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
 
     max_connections: int | None = None
     more_connections_by: str = "give a higher --max-connections"
-    """How to raise a limit of connections that is too low."""
+    """The hint for raising a limit of connections that is too low."""
     max_bytes: int | None = None
     """The most bytes of keys, values and queued items (`KeyValueMachine`)."""
     max_bytes_from: str = MAX_MEMORY
-    """Where that limit comes from, for a person."""
+    """The source of the limit `max_bytes`, for messages."""
     handshake_s: float = HANDSHAKE_S
-    """From connecting to a complete VALIDATE, and between two pieces of one request. A client that
-    waits for a key, or sends nothing between two requests, may do so for ever."""
+    """The time limit in seconds from connecting to a complete VALIDATE, and between two pieces of
+    one request. A client that waits for a key, or is idle between requests, has no limit."""
 
 
 class IdleTimeouts:
-    """Clients from which more must come before long. Pure: the time is an argument.
+    """Clients that must send more before a deadline.
+
+    Pure: the time is an argument.
 
     All deadlines are equally far away when they are set, so a dict keeps them in order.
     """
@@ -71,11 +73,11 @@ class IdleTimeouts:
         self._deadlines[id_] = now_s + self._timeout_s
 
     def forget(self, id_: int) -> None:
-        """Forget a client that has sent all, or is gone."""
+        """Forget a client that has sent a complete request, or has gone."""
         self._deadlines.pop(id_, None)
 
     def expire(self, now_s: float) -> list[int]:
-        """Return the clients whose time is over, and forget them."""
+        """Return the clients whose deadline has passed, and forget them."""
         expired = []
         for id_, deadline_s in self._deadlines.items():
             if deadline_s > now_s:
@@ -91,7 +93,7 @@ class IdleTimeouts:
 
 
 class StoreStats(Struct, frozen=True):
-    """The contents of a store at this moment, and its requests since it began."""
+    """The present content of a store, and its number of requests."""
 
     connections: int
     keys: int
@@ -101,10 +103,11 @@ class StoreStats(Struct, frozen=True):
 
 
 class StoreServer:
-    """One store and its clients. Everything runs on the loop that was running when it was made.
+    """One store and its clients.
 
-    `say` is given one line for each peer that is turned away. `machine` may be one that has values
-    already, or that is watched.
+    Runs on the loop that was running when it was made.
+
+    `say` gets one line for each refused peer. `machine` may have values already, or be watched.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class StoreServer:
         self._limits = limits = limits or StoreLimits()
         self._machine = machine or KeyValueMachine(limits.max_bytes, limits.max_bytes_from)
         self.serve_fast = FastPath(self._machine).serve
-        """Serves a client what is common, if nothing of it is being served otherwise."""
+        """Serves common requests of a client that has none pending."""
         self._connections: dict[int, StoreServerConnection] = {}
         self._idle = IdleTimeouts(limits.handshake_s)
         self._idle_alarm, self._held_alarm = (
@@ -134,7 +137,7 @@ class StoreServer:
 
     @property
     def stats(self) -> StoreStats:
-        """The numbers of this moment."""
+        """The present statistics."""
         machine = self._machine
         return StoreStats(
             connections=len(self._connections),
@@ -153,7 +156,7 @@ class StoreServer:
         self._listening.adopt(connection)
 
     def close(self) -> None:
-        """Drop every client and stops listening."""
+        """Drop every client and stop listening."""
         self._listening.close()
         self._held_alarm.cancel()
         self._idle_alarm.cancel()
@@ -204,12 +207,12 @@ class StoreServer:
             self._connections[client].send(reply)
 
     def expect(self, client: int) -> None:
-        """Note that this client must send more before long."""
+        """Start the deadline of a client that must send more."""
         self._idle.expect(client, self._loop.time())
         self._await_idle()
 
     def unexpect(self, client: int) -> None:
-        """Note that this client has sent all that it began to send."""
+        """Stop the deadline of a client that has sent a complete request."""
         self._idle.forget(client)
 
     def broke_protocol(self, peer: Peer, error: ProtocolError) -> None:
@@ -249,7 +252,7 @@ class StoreServer:
 class _Listening:
     """Accepts connections for a server, from any number of sockets, until it is closed.
 
-    `on_shortage` gets what the system lacks when it can't accept.
+    `on_shortage` is called with the missing resource when it can't accept.
     """
 
     def __init__(
@@ -295,7 +298,7 @@ class _Listening:
 
 
 class _RefusalLines:
-    """One line for each refusal, as long as the log of them admits it; else they are counted."""
+    """Logs one line for each refusal, as long as `RefusalLog` admits it; the rest is counted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, say: Say) -> None:
         self._loop, self._say = loop, say

@@ -1,8 +1,8 @@
-"""One client of a store's server: its requests are served in order and at once.
+"""One client of a store's server, whose requests are served in order and at once.
 
-No client may delay others or use much memory: one that does not read its replies is not read from
-either, and one that stops in the middle of a request is closed after a while. From one that has not
-been admitted no more is read than an enrolment takes.
+No client may delay others or use much memory: a client that does not read its replies is not read
+from, and a client that stops in the middle of a request is closed after a while. From a client that
+is not admitted the server reads no more than an enrolment takes.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
     from rallypoint.store.server import StoreServer
 
 MAX_UNREAD_BYTES = 1 << 20
-"""A client with more unread replies than this is not served until it has read half of them."""
+"""The limit of unread replies in bytes; a client beyond it is not served until it has read half of
+them."""
 _FLUSH_BYTES = 1 << 16
 _READ_BYTES = 1 << 18
 
 
 class _Buffers(NamedTuple):
-    """The buffers into which all connections of a server read, one after the other."""
+    """The buffers that all connections of a server use for reading, one after the other."""
 
     read: memoryview
     stranger: memoryview
-    """For connections that have not been admitted."""
+    """The buffer for connections that have not been admitted."""
 
 
 class StoreServerConnection(asyncio.Protocol):
-    """One client. Its first byte tells whether it is a c10d client or an agent that enrols."""
+    """One client. Its first byte shows whether it is a c10d client or an agent that enrols."""
 
     __slots__ = (
         "_buffers",
@@ -223,8 +224,8 @@ class StoreServerConnection(asyncio.Protocol):
 class _Stranger(asyncio.BufferedProtocol):
     """A connection that has not been admitted, which is read in small pieces.
 
-    With its own `buffer`: a loop reads 256 KiB at once. What is not read stays in the kernel, which
-    has its own limit.
+    It has its own `buffer`, because a loop reads 256 KiB at once. Unread data stays in the kernel,
+    which has its own limit.
     """
 
     def __init__(self, connection: StoreServerConnection, buffer: memoryview) -> None:
@@ -241,7 +242,7 @@ class _Stranger(asyncio.BufferedProtocol):
 
 
 class BufferedConnection(StoreServerConnection, asyncio.BufferedProtocol):
-    """The same, for a loop that would make a large buffer for every read."""
+    """A client's connection for a loop that would allocate a large buffer for every read."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A process that does nothing but serve a store: its event loop, its limits, and one round's store.
+"""A process that only serves a store: its event loop, its limits, and one round's store.
 
 The loop is uvloop's where it is installed, else asyncio's own.
 """
@@ -15,7 +15,7 @@ from rallypoint.store.access import AccessGate, AccessPolicy
 from rallypoint.store.server import Say, StoreLimits, StoreServer
 
 OWN_DESCRIPTORS = 64
-"""The most descriptors that a store's process opens besides its connections."""
+"""The most descriptors of a store's process besides its connections."""
 _DESCRIPTORS_CAP = 1 << 20
 _KEPT_BYTES = 4 << 20
 
@@ -40,17 +40,18 @@ def new_event_loop(*, fast: bool = True) -> asyncio.AbstractEventLoop:
 
 
 def _keep_freed_memory() -> None:
-    """Values of 64 KiB come and go, and a page fault for every 4 KiB costs more than serving them.
+    """Have glibc's malloc keep freed memory, because values of 64 KiB come and go.
 
-    glibc's malloc gives back what it has freed when that is twice as much as the largest block that
-    was ever freed and had been mapped for itself (mallopt(3), M_MMAP_THRESHOLD): so one is freed
-    here. It is never written to, so it takes no memory; another malloc does nothing of that kind.
+    A page fault for every 4 KiB costs more than serving them. glibc gives freed memory back when it
+    is twice as large as the largest block that was ever freed and had its own mapping (mallopt(3),
+    M_MMAP_THRESHOLD): so such a block is freed here. It is never written to, so it takes no memory;
+    another malloc does nothing of that kind.
     """
     bytearray(_KEPT_BYTES)
 
 
 def raise_descriptor_limit() -> int:
-    """Allow this process as many descriptors as the hard limit permits; return the number."""
+    """Raise the limit of descriptors to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _DESCRIPTORS_CAP if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_CAP)
     if soft == resource.RLIM_INFINITY:
@@ -65,12 +66,12 @@ def raise_descriptor_limit() -> int:
 
 
 def of_open_files(*, whose: str) -> str:
-    """Return the hint on a number of connections that follows from `raise_descriptor_limit`."""
+    """Return the hint about the hard limit of open files, for a limit of connections."""
     return f"raise the hard limit of open files (ulimit -Hn) {whose}"
 
 
 def connections_within(descriptors: int) -> int:
-    """Return how many connections a process with that many descriptors can hold, 1 at the least."""
+    """Return how many connections a process with that many descriptors can hold, at least 1."""
     return max(1, descriptors - OWN_DESCRIPTORS)
 
 

@@ -35,26 +35,26 @@ VALUES = (b"x", b"", bytes(range(256)), b"\x00" * 17, b"\xff\xfe" * 99, bytes(ra
 NODES = ("node1", "10.0.0.1_4711_0", "a/b c", "nœud.é", "node10")
 NO_TOKENS: tuple[Any, ...] = ("no token", b"no token", b"", -1, 1.5, (), object())
 PAUSE_S = 0.2
-"""A wait in which nothing happens."""
+"""The length of a wait that must end without a change, in seconds."""
 READ_AGAIN_S = 0.005
 
 
 class RendezvousBackendContract:
-    """The contract that every backend must keep. A test is a fresh object of the subclass."""
+    """The contract that every backend must keep. Each test has a new object of the subclass."""
 
     limit_s = 60.0
-    """No call may take longer, whatever it says."""
+    """The time limit of each call in seconds, whatever timeout it was given."""
     max_bytes = 1 << 20
     """The largest state that the backend takes."""
 
     def make_backend(self) -> RendezvousBackend:
-        """Another object for the same job in the same store, which is empty before each test."""
+        """Return another object for the same job in the same store; each test begins empty."""
         raise NotImplementedError("subclass RendezvousBackendContract and give it make_backend()")
 
     def make_backend_of_another_job(self) -> RendezvousBackend | None:
-        """Return the same store with another run id.
+        """Return a backend for another run id in the same store.
 
-        None leaves the rules about several jobs unchecked.
+        With None, the rules about several jobs are not checked.
         """
         return None
 
@@ -74,10 +74,7 @@ class RendezvousBackendContract:
         return after[1]
 
     def _soon(self, rule: str, read: Callable[[], object], wanted: object) -> None:
-        """Wait until a value that is written beside the state is seen by others.
-
-        That may take a moment.
-        """
+        """Wait until other objects see a value that is stored beside the state."""
         ends_at = time.monotonic() + self.limit_s
         while (now := read()) != wanted:
             assert time.monotonic() < ends_at, f"{rule}: {show(now)}, not {show(wanted)}"
@@ -91,13 +88,13 @@ class RendezvousBackendContract:
     # One value
 
     def test_an_empty_store_has_no_state(self) -> None:
-        """And nothing waits for one."""
+        """Check that `get_state` returns None, without waiting for a state."""
         rule = "rule: a state that nobody has stored is None"
         found = self._backend().get_state()
         assert found is None, f"{rule}: get_state returned {show(found)}"
 
     def test_a_state_is_stored_without_a_token_only_if_there_is_none(self) -> None:
-        """The first writer wins, and the second is told what is there."""
+        """Check that the first writer wins, and that the second gets the stored state."""
         one, two = self._backend(), self._backend()
         rule = "rule: without a token a state is stored if there is none"
         first = set_state(one, b"one")
@@ -113,7 +110,7 @@ class RendezvousBackendContract:
         assert second[0] == b"one", f"{rule}: it returned {show(second)}, but b'one' is there"
 
     def test_a_token_of_get_or_of_set_replaces_that_version(self) -> None:
-        """Whichever object it came from."""
+        """Check that tokens work in every object of the job."""
         one, two = self._backend(), self._backend()
         token = self._store(one, b"one", None)
         rule = "rule: a token that set_state returned replaces that version"
@@ -134,7 +131,7 @@ class RendezvousBackendContract:
         assert now[1] == after[1], f"{rule}: {now[1]!r} is not {after[1]!r}"
 
     def test_a_stale_token_stores_nothing(self) -> None:
-        """A refused swap returns the present state, with a token that can be used."""
+        """Check that a refused swap returns the present state, with a usable token."""
         one, two = self._backend(), self._backend()
         stale = self._store(one, b"one", None)
         self._store(two, b"two", stale)
@@ -149,7 +146,7 @@ class RendezvousBackendContract:
         self._has("rule: the token that a failed set returns can be used", b"three")
 
     def test_two_writers_of_equal_bytes_are_told_apart(self) -> None:
-        """Only one of them has stored them."""
+        """Check that only one of the writers is told that it stored the bytes."""
         one, two = self._backend(), self._backend()
         token = self._store(one, b"start", None)
         self._store(one, b"same", token)
@@ -159,7 +156,7 @@ class RendezvousBackendContract:
         assert not after[2], f"{rule}: both were told that they did"
 
     def test_every_version_has_a_token_of_its_own(self) -> None:
-        """Each version has a new token, also when the same bytes come back."""
+        """Check that each version has a new token, even when the same bytes come back."""
         backend = self._backend()
         rule = "rule: every successful set gives a token that differs from all earlier ones"
         token, earlier = None, []
@@ -170,7 +167,7 @@ class RendezvousBackendContract:
             earlier.append(token)
 
     def test_a_token_that_nobody_returned_stores_nothing(self) -> None:
-        """Or is refused with a clear error."""
+        """Check that an invented token stores nothing, or is refused with a clear error."""
         backend = self._backend()
         rule = "rule: a token that no call returned is refused with an error or stores nothing"
         for is_there in (False, True):
@@ -183,7 +180,7 @@ class RendezvousBackendContract:
                 self._has(f"{rule}: token={token!r}", b"there" if is_there else None)
 
     def test_any_bytes_come_back_as_they_were(self) -> None:
-        """From none to the most that it takes, of all values."""
+        """Check states of all byte values, from empty to the largest that the backend takes."""
         one, two = self._backend(), self._backend()
         token = None
         rule = "rule: a state comes back as it was stored"
@@ -198,7 +195,7 @@ class RendezvousBackendContract:
                 )
 
     def test_no_update_is_lost(self) -> None:
-        """Eight threads count together, each with a backend of its own."""
+        """Check that eight threads can count together, each with its own backend."""
         rule = "rule: no update is lost"
 
         def count() -> None:
@@ -223,7 +220,7 @@ class RendezvousBackendContract:
             self._has(f"{rule}: {THREADS} threads added 1 {INCREMENTS} times", b"%d" % COUNTED)
 
     def test_jobs_do_not_meet(self) -> None:
-        """Another run id is another state."""
+        """Check that another run id has another state."""
         other = self._other()
         if other is None:
             return
@@ -242,7 +239,7 @@ class RendezvousBackendContract:
     # Waiting
 
     def test_a_wait_for_an_older_version_ends_at_once(self) -> None:
-        """A wait for an older version ends at once, whatever was stored before it began."""
+        """Check that a wait for an older version returns at once."""
         backend, writer = self._backend(), self._backend()
         rule = "rule: wait_for_change is True if the state changed before it began"
         if isinstance(backend.inner, WakingBackend):
@@ -252,7 +249,7 @@ class RendezvousBackendContract:
             assert backend.wait_for_change(token, self.limit_s / 2), f"{rule}: from one to two"
 
     def test_a_wait_ends_when_the_state_changes(self) -> None:
-        """A wait ends when another object changes the state, in another thread."""
+        """Check that a wait ends when another object changes the state, in another thread."""
         backend, writer = self._backend(), self._backend()
         if not isinstance(backend.inner, WakingBackend):
             return
@@ -291,7 +288,7 @@ class RendezvousBackendContract:
     # Beats
 
     def test_beats_are_kept_for_each_node(self) -> None:
-        """Beside the state, which they do not change."""
+        """Check the counters, which are stored beside the state and do not change it."""
         one, two = self._backend(), self._backend()
         if not isinstance(one.inner, BeatingBackend):
             return
@@ -317,7 +314,7 @@ class RendezvousBackendContract:
     # Join requests
 
     def test_join_requests_are_numbered_and_kept_in_order(self) -> None:
-        """From one, without a gap, for all nodes."""
+        """Check that join requests are numbered from one, without a gap, for all nodes."""
         one, two = self._backend(), self._backend()
         if not isinstance(one.inner, JoinRequestBackend):
             return
@@ -340,7 +337,7 @@ class RendezvousBackendContract:
             assert one.join_requests_after(len(VALUES)) == [], f"{rule}: it arrived here too"
 
     def test_no_join_request_is_lost(self) -> None:
-        """Eight threads write at once."""
+        """Check that eight threads can write join requests at once."""
         if not isinstance(self._backend().inner, JoinRequestBackend):
             return
         posted: dict[int, bytes] = {}
@@ -363,7 +360,7 @@ class RendezvousBackendContract:
     def test_join_requests_that_are_deleted_are_gone_and_their_numbers_not_used_again(
         self,
     ) -> None:
-        """Deleted join requests are gone, also those that never were."""
+        """Check that deleted join requests are gone, including those that never existed."""
         one, two = self._backend(), self._backend()
         if not (
             isinstance(one.inner, JoinRequestBackend) and isinstance(one.inner, ForgettingBackend)
@@ -380,7 +377,7 @@ class RendezvousBackendContract:
         assert two.post_join_request(b"next") == 4, rule
 
     def test_a_beat_that_is_deleted_is_gone(self) -> None:
-        """Others stay, and another one may be set."""
+        """Check that other counters stay, and that the deleted one can be set again."""
         one, two = self._backend(), self._backend()
         if not (isinstance(one.inner, BeatingBackend) and isinstance(one.inner, ForgettingBackend)):
             return
@@ -399,9 +396,9 @@ class RendezvousBackendContract:
 def set_state(
     backend: BoundedBackend, state: bytes, token: Token | None = None
 ) -> tuple[bytes, Token, bool | None] | None:
-    """Return the state afterwards, and whether this call stored it.
+    """Set the state, and return the state afterwards and whether this call stored it.
 
-    None: the backend tells nothing.
+    Returns None if the backend does not know.
     """
     after = backend.set_state(state, token)
     if after is not None:
@@ -421,7 +418,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def at_once(calls: list[Callable[[], None]]) -> None:
-    """Run them in threads; raises what the first of them raised."""
+    """Run the calls in threads; raises the first exception of one of them."""
     errors: list[BaseException] = []
 
     def guarded(call: Callable[[], None]) -> None:
@@ -442,7 +439,8 @@ def at_once(calls: list[Callable[[], None]]) -> None:
 class BoundedBackend:
     """The calls of another backend, each in a thread.
 
-    Raises AssertionError, which names a rule, for a call that does not end or returns garbage.
+    Raises AssertionError, which names the rule, for a call that does not end or returns an invalid
+    value.
     """
 
     def __init__(self, inner: RendezvousBackend, limit_s: float) -> None:

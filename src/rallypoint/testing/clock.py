@@ -1,7 +1,7 @@
-"""A monotonic clock that a test moves, others that run beside it, and timers on it.
+"""A monotonic clock that a test advances, related clocks, and timers.
 
 clock = FakeClock()
-late = clock.beside(offset_s=-20.0, rate=0.999)     # another machine's
+late = clock.beside(offset_s=-20.0, rate=0.999)  # another machine's
 clock.advance(10.0)
 assert late.now() == -20.0 + 9.99
 """
@@ -15,20 +15,20 @@ from rallypoint.core.events import Timer
 
 
 class Clock(Protocol):
-    """A source of time."""
+    """A monotonic clock."""
 
     def now(self) -> float:
-        """Seconds since some moment that means nothing."""
+        """Return the seconds since an arbitrary moment."""
 
 
 class FakeClock:
-    """Stands still by itself."""
+    """A clock that moves only when it is advanced."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self._now_s = now_s
 
     def now(self) -> float:
-        """Seconds."""
+        """Return the seconds of this clock."""
         return self._now_s
 
     def advance(self, seconds: float) -> None:
@@ -38,7 +38,7 @@ class FakeClock:
         self._now_s += seconds
 
     def beside(self, offset_s: float = 0.0, rate: float = 1.0) -> Clock:
-        """Return a clock that moves with this one: `offset_s` off, and `rate` times as fast."""
+        """Return a clock that runs `rate` times as fast as this one, with an offset."""
         return _Beside(self, offset_s, rate)
 
 
@@ -51,7 +51,7 @@ class _Beside:
 
 
 class VirtualTimers:
-    """The timers that a machine wants, on a clock that stands still by itself."""
+    """The timers that a machine wants, on a clock that a test advances."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
@@ -61,13 +61,13 @@ class VirtualTimers:
         return len(self._due)
 
     def keep(self, wanted: Mapping[Timer, float]) -> None:
-        """Start the timers that are new, drop those that are gone; call after every step."""
+        """Start new timers and drop those that are no longer wanted; call after every step."""
         self._due = {
             timer: self._due.get(timer, self.now_s + length_s) for timer, length_s in wanted.items()
         }
 
     def next_until(self, end_s: float) -> Timer | None:
-        """Move the clock to the next timer that is due by `end_s` and take it, or to `end_s`.
+        """Advance the clock to the next timer that is due by `end_s` and return it, or to `end_s`.
 
         Timers that are due at the same time come in the order in which they were wanted.
         """

@@ -1,8 +1,8 @@
-"""A file system in memory, as several clients share it, with the faults of real ones.
+"""A file system in memory that several clients share, with the faults of real ones.
 
-`FileServer` holds what is stored, and a clock that only moves when it is told to; every
-`UnreliableFiles` is one client of it, with caches of its own. Before each operation a client asks
-its `faults` what is to happen: so a test decides, and may also have the operation wait there.
+`FileServer` holds the stored files, and a clock that only moves when a test advances it. Every
+`UnreliableFiles` is one client, with its own caches. Before each operation a client asks its
+`faults` what is to happen: so a test decides, and may also have the operation wait there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fault(Enum):
 
 
 class Crash(BaseException):
-    """The process of this client is dead: nothing that it still does has an effect."""
+    """The client's process is dead: its later operations have no effect."""
 
 
 @dataclass(eq=False)
@@ -79,15 +79,15 @@ class FileServer:
         self._clients: list[UnreliableFiles] = []
 
     def attach(self, client: UnreliableFiles) -> None:
-        """One more client."""
+        """Add a client."""
         self._clients.append(client)
 
     def execute_later(self, request: Callable[[], object]) -> None:
-        """Within two minutes."""
+        """Execute a delayed request within the next two minutes."""
         self._late.append((self.now + self.random.uniform(0.0, LATEST_S), request))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock, and execute the delayed requests that are due."""
         ends_at = self.now + seconds
         while due := sorted((late for late in self._late if late[0] <= ends_at), key=_when):
             self._late.remove(due[0])
@@ -99,7 +99,10 @@ class FileServer:
         self.now = ends_at
 
     def lose_power(self) -> None:
-        """All clients crash with it; of each name that is not durable, chance decides."""
+        """Crash the server and all clients.
+
+        Each name that is not durable is kept or lost at random.
+        """
         for client in self._clients:
             client.has_crashed = True
         self._clients, self._late = [], []
@@ -116,7 +119,7 @@ class FileServer:
             directories += [child for child in node.names.values() if child.is_directory]
 
     def find(self, path: str) -> FileNode:
-        """Return the node at a path now."""
+        """Return the node at a path."""
         node = self.root
         for name in path.strip("/").split("/") if path.strip("/") else ():
             node = self.child(node, name)
@@ -131,7 +134,7 @@ class FileServer:
         return directory.names[name]
 
     def put(self, directory: FileNode, name: str, node: FileNode) -> None:
-        """Give a node a name that is free."""
+        """Add a node to a directory under a free name."""
         if not directory.is_directory:
             raise _error(errno.ENOTDIR)
         if name in directory.names:
@@ -140,7 +143,7 @@ class FileServer:
         directory.changed_at = self.now
 
     def drop(self, directory: FileNode, name: str, *, is_directory: bool) -> None:
-        """Take a name away."""
+        """Remove a name from a directory."""
         node = self.child(directory, name)
         if node.is_directory != is_directory:
             raise _error(errno.ENOTDIR if is_directory else errno.EISDIR)
@@ -151,7 +154,10 @@ class FileServer:
 
 
 class UnreliableFiles:
-    """One client: see `rallypoint.register.directory.files.Files`. Its process dies once."""
+    """One client of the server, with the methods of `rallypoint.register.directory.files.Files`.
+
+    Its process can crash once.
+    """
 
     def __init__(
         self, server: FileServer, faults: Callable[[str, str], Fault | None] | None = None
@@ -165,11 +171,11 @@ class UnreliableFiles:
         server.attach(self)
 
     def suspended(self, seconds: float) -> None:
-        """Suspend the machine of this client for as long: its caches do not notice."""
+        """Suspend the machine of this client for some seconds, which its caches do not notice."""
         self._suspended_s += seconds
 
     def make_directory(self, path: str) -> None:
-        """See `Files`, also for the others."""
+        """Make a directory; this method and the others do what those of `Files` do."""
 
         def bind(cached: bool) -> Callable[[], None]:
             directory, name = self._parent(path, cached)
@@ -179,7 +185,7 @@ class UnreliableFiles:
         self._ask("make_directory", path, bind)
 
     def check_own(self, path: str) -> None:
-        """All that is here belongs to one user."""
+        """Do nothing: all files here belong to one user."""
 
         def bind(cached: bool) -> Callable[[], None]:
             directory, name = self._parent(path, cached)
@@ -188,7 +194,7 @@ class UnreliableFiles:
         self._ask("check_own", path, bind)
 
     def write(self, path: str, data: bytes) -> float:
-        """If the client crashes in it, a part may be there."""
+        """Write a file; if the client crashes meanwhile, a part of it may be written."""
 
         def bind(cached: bool) -> Callable[[], float]:
             directory, name = self._parent(path, cached)
@@ -268,7 +274,7 @@ class UnreliableFiles:
         self._drop("remove_directory", path, is_directory=True)
 
     def names(self, path: str) -> list[str]:
-        """Note that a listing may be cached."""
+        """Return the names in a directory, which may be cached."""
 
         def bind(cached: bool) -> Callable[[], list[str]]:
             answer = self._answer("names", path) if cached else None
@@ -315,7 +321,7 @@ class UnreliableFiles:
         return self._ask("changed_at", path, bind)
 
     def file_system(self, path: str) -> int:
-        """Return the one that all clients have mounted."""
+        """Return the id of the one file system that all clients have mounted."""
         return 1
 
     def now(self) -> float:
@@ -332,7 +338,7 @@ class UnreliableFiles:
         self._ask(operation, path, bind)
 
     def _ask(self, operation: str, path: str, bind: Callable[[bool], Callable[[], T]]) -> T:
-        """Send a request, which `bind` makes: what it names is looked up when it is sent."""
+        """Send a request, which `bind` makes; its names are looked up when it is sent."""
         self._check_alive()
         fault = None if self._faults is None else self._faults(operation, path)
         self._check_alive()
@@ -361,7 +367,7 @@ class UnreliableFiles:
             raise Crash
 
     def _answer(self, operation: str, path: str) -> list[str] | float | bool | None:
-        """Return the answer that was seen in the last minute; True where none was."""
+        """Return the cached answer of the last minute; True if there is none."""
         at, answer = self._answers.get((operation, path), (-STALE_S, None))
         if (operation, path) not in self._answers or self._awake_s() - at >= STALE_S:
             return None

@@ -17,7 +17,7 @@ from rallypoint.files import is_unset_variable
 ANY_PORT = "port 0 is any free port, which other nodes can't know: give one, 1 to 65535"
 """The error line about port 0 for several nodes; a job of one node may have it."""
 _MAX_DIGITS = 18
-"""Python refuses to read very long numbers."""
+"""The most digits of a port; Python refuses to parse very long numbers."""
 
 
 class Address(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Address(Struct, frozen=True):
 
     @property
     def sockaddr(self) -> tuple[str, int] | tuple[str, int, int, int]:
-        """The address as socket calls of its family take it."""
+        """The address in the form of socket calls of its family."""
         if self.is_ipv6:
             return (self.host, self.port, 0, self.scope_id)
         return (self.host, self.port)
@@ -77,7 +77,7 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
 
 
 def told_address(text: str) -> Address:
-    """Return where another node says that it listens, or that a leader does. Raises ValueError."""
+    """Parse an address that another node has sent. Raises ValueError."""
     host, port = split_endpoint(text, 0)
     if not port:
         raise ValueError(_not_a_port("", 1))
@@ -85,7 +85,7 @@ def told_address(text: str) -> Address:
 
 
 def told_addresses(texts: Iterable[str]) -> list[Address]:
-    """Return the same of several, without those that are no addresses."""
+    """Parse several addresses, and leave out invalid ones."""
     found = []
     for text in texts:
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The opcodes, limits and fields that both sides of the c10d `TCPStore` protocol share.
+"""The opcodes, limits and fields of the c10d `TCPStore` protocol, for both sides.
 
 All integers are little-endian; a string is a u64 length and that many bytes. Numbers 0 to 18 are
 those of torch 2.12 to 2.15; none was reused since 2.5.
@@ -63,14 +63,14 @@ def encode_i64(number: int) -> bytes:
 
 
 def encode_ping(nonce: int) -> bytes:
-    """Return the reply to a PING."""
+    """Encode the reply to a PING."""
     return U32.pack(nonce)
 
 
 def counter_of(value: bytes | bytearray) -> int | None:
-    """Return the counter that a value holds: its leading decimal number, as C reads it.
+    """Return the counter in a value: its leading decimal number, as C parses it.
 
-    None if it holds none of 64 bits.
+    None if it does not fit into 64 bits.
     """
     number = _LEADING_INTEGER.match(value)
     if number is None or not I64_MIN <= int(number[1]) <= I64_MAX:

@@ -36,7 +36,7 @@ from rallypoint.wire.c10d_fields import (
 
 
 class Set(Struct, frozen=True, gc=False):
-    """Store a value, whatever was there."""
+    """Store a value, and replace an earlier one."""
 
     key: bytes
     value: bytes
@@ -70,13 +70,13 @@ class Check(Struct, frozen=True, gc=False):
 
 
 class WaitKeys(Struct, frozen=True, gc=False):
-    """Answered when all of these are there."""
+    """Wait for all of these keys; answered when they exist."""
 
     keys: tuple[bytes, ...]
 
 
 class CountKeys(Struct, frozen=True, gc=False):
-    """Answered with the number of keys."""
+    """Ask for the number of keys."""
 
 
 class DeleteKey(Struct, frozen=True, gc=False):
@@ -93,7 +93,7 @@ class Append(Struct, frozen=True, gc=False):
 
 
 class MultiGet(Struct, frozen=True, gc=False):
-    """Answered with the values, in order."""
+    """Ask for several values, in order."""
 
     keys: tuple[bytes, ...]
 
@@ -109,7 +109,7 @@ class CancelWait(Struct, frozen=True, gc=False):
 
 
 class Ping(Struct, frozen=True, gc=False):
-    """Answered with the same number."""
+    """Ask for an answer with the same number."""
 
     nonce: int
 
@@ -128,13 +128,13 @@ class QueuePop(Struct, frozen=True, gc=False):
 
 
 class QueueLength(Struct, frozen=True, gc=False):
-    """Answered with the number of items."""
+    """Ask for the number of items in a queue."""
 
     key: bytes
 
 
 class ListKeys(Struct, frozen=True, gc=False):
-    """Answered with all keys."""
+    """Ask for all keys."""
 
 
 class Barrier(Struct, frozen=True, gc=False):
@@ -171,7 +171,7 @@ _u64 = U64.unpack_from
 
 _Make = Callable[..., StoreRequest]
 _Shape = tuple[_Make, tuple[int, ...], Number | None]
-"""The constructor of a request, the lengths of its strings, and the number after them."""
+"""The constructor of a request, the limits of its strings' lengths, and the number after them."""
 _FIXED: dict[int, _Shape] = {
     Opcode.SET.value: (Set, (_KEY, _VALUE), None),
     Opcode.COMPARE_SET.value: (CompareSet, (_KEY, _VALUE, _VALUE), None),
@@ -194,21 +194,23 @@ _LISTS: dict[int, tuple[_Make, tuple[int, ...]]] = {
     Opcode.MULTI_GET.value: (MultiGet, (_KEY,)),
     Opcode.MULTI_SET.value: (MultiSet, (_KEY, _VALUE)),
 }
-"""The strings of one item of the list."""
+"""The constructors of requests with a list, and the strings of one item."""
 
 
 class ServerSession:
-    """The parser of one client's requests. VALIDATE is required, comes first, and is consumed here.
+    """The parser of one client's requests.
 
-    `receive` bytes, then take requests with `next_request` until it returns None. Nothing is
-    parsed ahead of that, so a server that stops asking has stopped working for this client.
+    VALIDATE is required, comes first, and is consumed here.
+
+    Call `receive` with bytes, then `next_request` until it returns None. Requests are parsed one at
+    a time, so a server that stops asking does no more work for this client.
     """
 
     is_validated = False
-    """Whether the first VALIDATE has come."""
+    """Whether the first VALIDATE has been received."""
     is_partial = True
-    """After `next_request` gave None: whether a part of a request has come, and more must follow.
-    True until the first VALIDATE is complete."""
+    """Whether a part of a request has arrived and more must follow, after `next_request` returned
+    None. True until the first VALIDATE is complete."""
 
     def __init__(self) -> None:
         self._data, self._at = b"", 0  # what is parsed, and how far
@@ -315,9 +317,9 @@ class ServerSession:
 
 
 def _read_fixed(data: bytes, at: int, shape: _Shape) -> tuple[StoreRequest | None, int]:
-    """Return the request of this shape.
+    """Parse a request of this shape.
 
-    If it is not all there: None, and a place that it reaches.
+    If it is incomplete, the result is None, and a position that it reaches.
     """
     make, limits, number = shape
     size = len(data)
@@ -341,7 +343,7 @@ def _read_fixed(data: bytes, at: int, shape: _Shape) -> tuple[StoreRequest | Non
 
 
 class _List:
-    """A request of so many items, of which some may have come."""
+    """A request with a list, of which some items may have arrived."""
 
     __slots__ = ("_bytes", "_found", "_limits", "_make", "_missing")
 
@@ -356,10 +358,10 @@ class _List:
         self._bytes = 0
 
     def read(self, data: bytes, at: int) -> tuple[int, int]:
-        """Take the strings that are there as a whole.
+        """Parse the complete strings.
 
-        Returns where they end, and where all that is known of the request ends: after `data`, if
-        some are missing.
+        Returns their end, and the known end of the request, which is after `data` if some are
+        missing.
         """
         limits, found, size = self._limits, self._found, len(data)
         missing, total, several = self._missing, self._bytes - at, len(limits) - 1
@@ -388,7 +390,7 @@ class _List:
         return at, end
 
     def request(self) -> StoreRequest:
-        """Return the request that has been read, when nothing is missing."""
+        """Return the complete request."""
         found = self._found
         if len(self._limits) == 1:
             return self._make(tuple(found))

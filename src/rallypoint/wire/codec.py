@@ -26,14 +26,12 @@ from rallypoint.wire.address import told_address
 
 MAX_MESSAGE_BYTES = 256 * 1024
 WITH_REQUESTS = 3
-"""The version of the protocol since which a round may end, or a checkpoint be asked for, because a
-person wants it."""
+"""The protocol version since which a round may end, or a checkpoint be requested, for a person."""
 FAILURES_WITH_TEXT = 8
-"""The number of failures of a report that keep their texts, since a report must fit into a
-frame."""
+"""The most failures of a report that keep their texts, because a report must fit into a frame."""
 
 SHOWN = 40
-"""Characters of a text that is no address."""
+"""The longest part of an invalid address in an error, in characters."""
 
 _encoder = msgspec.msgpack.Encoder()
 _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
@@ -43,14 +41,14 @@ _M = TypeVar("_M", bound=Struct)
 
 
 def encode(message: ToCoordinator | ToAgent) -> bytes:
-    """Return the bytes of one message, for one frame."""
+    """Encode one message for one frame."""
     return _encoder.encode(message)
 
 
 def fitting(report: Report) -> Report:
     """Return the report with numbers and texts cut to what the coordinator accepts.
 
-    Whatever the workers have written.
+    The workers' output may contain anything.
     """
     report = limits.fit(report)
     if isinstance(report, Failed | Detailed):
@@ -61,10 +59,7 @@ def fitting(report: Report) -> Report:
 
 
 def for_version(message: ToAgent, version: int) -> ToAgent | None:
-    """Return the message as a peer that speaks this version understands it.
-
-    None: it is not sent to that one.
-    """
+    """Return the message for a peer of this version; None: such a peer does not get it."""
     if version >= WITH_REQUESTS:
         return message
     match message:
@@ -96,7 +91,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int)
 
 
 def _check_addresses(message: Struct) -> None:
-    """All nodes dial the address at which somebody is to lead. Raises MessageError."""
+    """Check the addresses of a future leader, which all nodes dial. Raises MessageError."""
     match message:
         case Heartbeat(promise=Promise(offers=texts)):
             field = "Heartbeat.promise.offers"

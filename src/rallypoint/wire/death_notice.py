@@ -47,7 +47,7 @@ class RegisterAt(Struct, frozen=True, array_like=True):
     settings: tuple[tuple[str, bytes], ...] = ()
 
     def __repr__(self) -> str:
-        """Never shows the value of a setting, which may be a password."""
+        """Return a text without the values of settings, which may be passwords."""
         return f"RegisterAt({self.engine!r}, {self.where!r})"
 
     @classmethod
@@ -57,16 +57,16 @@ class RegisterAt(Struct, frozen=True, array_like=True):
         return cls(register.engine, _bytes(register.where), settings)
 
     def config(self) -> RegisterConfig:
-        """Return the register that lies there."""
+        """Return the configuration of the register in this place."""
         settings = tuple((key, _text(data)) for key, data in self.settings)
         return RegisterConfig(self.engine, _text(self.where), settings)
 
 
 class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
-    """All that a guard needs to report to the coordinator. Never printed: it has the token."""
+    """The facts with which a guard reports to the coordinator. Never printed: it has the token."""
 
     host: str
-    """The address that the agent is connected to, as digits."""
+    """The numeric address that the agent is connected to."""
     port: int
     run_id: str
     token: bytes | None
@@ -74,19 +74,19 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     generation: int
     secret: bytes
     place: DeadPlace | None = None
-    """The place of the agent in the newest world that it knows; None: it has none."""
+    """The agent's place in the newest world that it knows; None: it has none."""
     may_follow: bool = False
-    """Another coordinator may take over at this address."""
+    """Whether another coordinator may take over at this address."""
     register: RegisterAt | None = None
-    """None: nodes of this job read no register."""
+    """The register of the job; None: its nodes use none."""
 
     def __repr__(self) -> str:
-        """Never shows the token, nor the secret."""
+        """Return a text without the token and the secret."""
         return f"DeathNotice({self.incarnation!r}, generation={self.generation})"
 
 
 class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
-    """All that a guard needs to mark the record of a job whose leader has died.
+    """The facts with which a guard marks the record of a job whose leader has died.
 
     Never printed: it has the token.
     """
@@ -95,13 +95,13 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
     run_id: str
     token: bytes | None
     epoch: Epoch
-    """The one that the agent leads by."""
+    """The epoch by which the agent leads."""
     incarnation: str = ""
     place: DeadPlace | None = None
     """The place of the agent, as in `DeathNotice`: another node may lead by then."""
 
     def __repr__(self) -> str:
-        """Never shows the token, nor a password."""
+        """Return a text without the token and passwords."""
         return f"ReleaseNotice({self.register!r}, {self.run_id!r}, epoch={self.epoch})"
 
 
@@ -109,16 +109,17 @@ Notice = DeathNotice | ReleaseNotice
 
 
 class ByRegister(NamedTuple):
-    """Calls for the register of a job that any of its nodes may lead.
+    """The calls to the register of a job that any of its nodes may lead.
 
-    Each runs in a process of its own that may be killed.
+    Each runs in a separate process that may be killed.
     """
 
     release: Callable[[ReleaseNotice, float], None]
-    """Marks the record that the notice names, within so many seconds if its register answers."""
+    """Marks the record in the notice, within the seconds given if its register answers."""
     who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
-    """Opens the register of this notice. Returns what reads it, which takes so many seconds at most
-    if it can be reached, and tells who is to hear of the death, as `leading.who_hears`."""
+    """Opens the register of this notice. Returns a function that reads it and returns the addresses
+    to notify of the death, as `leading.who_hears`; with a reachable register it takes at most the
+    seconds given."""
 
 
 _decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
@@ -133,24 +134,25 @@ def _text(data: bytes) -> str:
 
 
 def commitment(secret: bytes) -> bytes:
-    """Return a hash that the agent sends when it attaches; it gives nothing away."""
+    """Return a hash that the agent sends when it attaches, and that does not reveal the secret."""
     return sha256(_LABEL + secret)
 
 
 def is_proven(secret: bytes, committed: bytes) -> bool:
-    """Return whether this is the secret that was committed to; none is to b""."""
+    """Return whether this is the committed secret; with b"" none was committed."""
     return compare_digest(commitment(secret), committed)
 
 
 def encode(notice: Notice) -> bytes:
-    """For memory that the agent and its guard share."""
+    """Encode the notice for the memory that the agent and its guard share."""
     return msgspec.msgpack.encode(notice)
 
 
 def with_register(notice: DeathNotice, register: RegisterConfig | None) -> DeathNotice:
-    """Return the same notice of an agent that finds its leader by this register.
+    """Add to the notice the register by which an agent finds its leader.
 
-    If that fits into the shared memory; else the next leader is not told.
+    If it does not fit into the shared memory, the notice is unchanged, and the next leader is not
+    notified.
     """
     if register is None:
         return notice
@@ -166,9 +168,9 @@ def encode_release(
     incarnation: str = "",
     place: DeadPlace | None = None,
 ) -> bytes:
-    """Return the notice of an agent that leads a job by this register.
+    """Encode the notice of an agent that leads a job by this register.
 
-    One that is longer than the shared memory is none: then a claim waits for the hold.
+    One that is longer than the shared memory is empty: then a claim waits for the hold.
     """
     there = RegisterAt.of(register)
     return encode(ReleaseNotice(there, run_id, token, epoch, incarnation, place))

@@ -26,12 +26,12 @@ MAX_TEXT_BYTES = 255
 _ENROLLED, _REFUSED = b"\x00", b"\x01"
 _PROOF_BYTES = SHA256_BYTES
 PREAMBLE_MAX_BYTES = len(MAGIC) + 1 + NONCE_BYTES + _PROOF_BYTES + 1 + MAX_TEXT_BYTES
-"""All that an agent sends, at most."""
+"""The most bytes that an agent sends."""
 _AGENT, _STORE = b"rallypoint round store: agent", b"rallypoint round store: store"
 
 
 class EnrolmentRefusedError(ProtocolError):
-    """The store holds another key than ours: another round, or another job."""
+    """The store has another key: it is that of another round, or of another job."""
 
 
 class _Side:
@@ -41,12 +41,12 @@ class _Side:
         self._buffer = bytearray()
         self._wanted = 0
         self.result: str | None = None
-        """The text that the peer proved, once the conversation is over."""
+        """The text that the peer has proved, once the exchange is over."""
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes in any segmentation and return those to send, if any.
+        """Process bytes in any segmentation and return those to send, if any.
 
-        Raises ProtocolError when the peer is no peer of ours. Bytes after the end are an error.
+        Raises ProtocolError for a foreign peer. Bytes after the end are an error.
         """
         self._buffer += data
         output = bytearray()
@@ -139,7 +139,7 @@ class AgentEnrolment(_Side):
 
 
 def is_enrolment_preamble(first_bytes: bytes) -> bool:
-    """Return whether a connection that begins so is an agent that enrols; 4 bytes decide."""
+    """Return whether a connection that begins with these 4 bytes is an agent that enrols."""
     return first_bytes[: len(MAGIC)] == MAGIC
 
 

@@ -26,7 +26,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class _Tags:
-    """The tags of one direction."""
+    """The authentication tags of one direction."""
 
     __slots__ = ("_keyed",)
 
@@ -60,17 +60,19 @@ class FrameEncoder:
 
 
 class FrameDecoder:
-    """Unwraps the other direction. Holds at most one frame and one segment.
+    """Unwraps frames of the other direction.
 
-    After a `ProtocolError` the connection is worthless: every later call raises it again.
+    Holds at most one frame and one segment.
+
+    After a `ProtocolError` the connection is unusable: every later call raises it again.
     """
 
     __slots__ = ("_error", "_pending", "_sequence", "_tags", "max_frame_bytes")
 
     def __init__(self, key: bytes | None, max_frame_bytes: int) -> None:
-        """`max_frame_bytes` limits the payload, before anything of it is stored.
+        """Make a decoder; `max_frame_bytes` limits the payload, before it is stored.
 
-        It may be raised later.
+        The limit may be raised later.
         """
         self._tags = _Tags(key)
         self.max_frame_bytes = max_frame_bytes
@@ -79,7 +81,7 @@ class FrameDecoder:
         self._error: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads that `data` completes, in order; linear, whatever the segmentation.
+        """Return the payloads that `data` completes, in order; linear for any segmentation.
 
         Raises ProtocolError on a frame that is too long, out of sequence or wrongly tagged; intact
         frames of the same segment are lost with the connection.

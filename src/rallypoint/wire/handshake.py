@@ -100,10 +100,7 @@ class Established(msgspec.Struct, frozen=True):
 
 
 class _Handshake:
-    """The parts of a handshake that both sides share.
-
-    A small inbox, the opening magic, and the end.
-    """
+    """The common part of both sides of a handshake: an inbox, the opening magic, and the end."""
 
     def __init__(self, nonce: bytes, spoken: Versions) -> None:
         if len(nonce) != NONCE_BYTES:
@@ -118,10 +115,12 @@ class _Handshake:
         self.last_words = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what the peer sent, return what to send. Not to be called once `result` is set.
+        """Process the peer's bytes, and return bytes to send.
 
-        Raises AccessError or ProtocolError, and again on every later call: send `last_words`,
-        then close.
+        Not to be called once `result` is set.
+
+        Raises AccessError or ProtocolError, and again on every later call: send `last_words`, then
+        close.
         """
         if self._error is not None:
             raise self._error
@@ -143,7 +142,7 @@ class _Handshake:
         return answer
 
     def unfinished(self) -> ProtocolError:
-        """Return the error of a peer that hung up in the middle of the handshake."""
+        """Return the error for a peer that disconnected in the middle of the handshake."""
         if not self._has_heard:
             return PeerHungUpError()
         return ForeignPeerError(
@@ -152,7 +151,7 @@ class _Handshake:
         )
 
     def _advance(self) -> bytes | None:
-        """Take one message out of the inbox and answer it, or None while it is incomplete."""
+        """Process one message of the inbox and return the reply, or None while it is incomplete."""
         raise NotImplementedError
 
     def _take(self, size: int) -> bytes | None:
@@ -185,7 +184,7 @@ class _Handshake:
 
 
 class ClientHandshake(_Handshake):
-    """The side that dials. Send `hello()` first; done when `result` is set."""
+    """The dialling side. Send `hello()` first; done when `result` is set."""
 
     def __init__(
         self, run_id: str, token: bytes | None, nonce: bytes, spoken: Versions = SPOKEN
@@ -234,7 +233,7 @@ class ClientHandshake(_Handshake):
         raise ProtocolError(f"the coordinator sent message {kind} out of turn in the handshake")
 
     def _raise_refusal(self) -> None:
-        """Raise the server's refusal, once all of it is here."""
+        """Raise the server's refusal, once it is complete."""
         start = _REPLY.size + _REFUSAL.size
         if len(self._inbox) < start:
             return
@@ -300,7 +299,7 @@ class ClientHandshake(_Handshake):
 
 
 class ServerHandshake(_Handshake):
-    """The side that was dialled; done when `result` is set."""
+    """The accepting side; done when `result` is set."""
 
     def __init__(
         self,
@@ -368,7 +367,7 @@ class ServerHandshake(_Handshake):
             raise
 
     def _challenge(self, context: ProofContext, has_token: bool) -> bytes:
-        """If one side has a token and the other has none, each reports that."""
+        """Return the challenge; if only one side has a token, each side reports that."""
         flags = 0 if self._insecure else _WANTS_TOKEN
         challenge = self._head(_Reply.CHALLENGE) + _CHALLENGE.pack(
             flags, self._nonce, self._server_id
@@ -422,7 +421,7 @@ class ServerHandshake(_Handshake):
 
 
 def altered() -> ProtocolError:
-    """Return the error of a side that was to use an older version than both speak."""
+    """Return the error for a negotiated version that is older than the newest common one."""
     return ProtocolError(
         "the first messages between node and coordinator were altered on the way, forcing an older "
         "version of Rallypoint's protocol: look for a proxy between the two"

@@ -1,11 +1,10 @@
-"""The keys that are derived from a token, each for one purpose only.
+"""The keys that are derived from a token, each for one purpose, and proofs of the token.
 
-And proofs that a side knows the token (behaviours F8, F9).
+See behaviours F8 and F9. Derivation is HKDF-SHA256 (RFC 5869). The purpose is in `info`, whose
+parts carry their lengths, so that no two different inputs are the same bytes.
 
-Derivation is HKDF-SHA256 (RFC 5869). The purpose is in `info`, whose parts carry their lengths, so
-that no two different inputs are the same bytes. A proof is HMAC-SHA256, under the token, of a role
-label and of all that was agreed on. The labels differ, so no proof can be reflected; both nonces
-are in it, so none can be replayed.
+A proof is HMAC-SHA256, under the token, of a role label and of all that was agreed on. The labels
+differ, so no proof can be reflected; both nonces are in it, so none can be replayed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class SessionKeys(Struct, frozen=True):
     server_to_client: bytes
 
     def __repr__(self) -> str:
-        """Never shows a key."""
+        """Return a text without the keys."""
         return "SessionKeys()"
 
 
@@ -64,9 +63,9 @@ def session_keys(
     run_id: str,
     ranges: bytes = b"",
 ) -> SessionKeys:
-    """Return the keys of one connection: both nonces are fresh, so they are never used twice.
+    """Return the keys of one connection, which are used once: both nonces are fresh.
 
-    `ranges`: what both sides speak; empty before version 4.
+    `ranges` are the versions that both sides use; empty before version 4.
     """
     info = b"rallypoint session" + pack(">H", version) + _counted(run_id.encode()) + ranges
     secret = hkdf_extract(client_nonce + server_nonce, token)
@@ -75,16 +74,13 @@ def session_keys(
 
 
 def job_token(master: bytes, run_id: str) -> bytes:
-    """Return the token of one job.
-
-    It tells nothing about `master` or the tokens of other jobs.
-    """
+    """Return the token of one job, which reveals neither `master` nor other jobs' tokens."""
     info = b"rallypoint job token" + _counted(run_id.encode())
     return hkdf_expand(hkdf_extract(b"", master), info, KEY_BYTES)
 
 
 def round_store_key(token: bytes, run_id: str, incarnation: int, round_: int) -> bytes:
-    """Return the key that a node shows to be let into the store of one round (behaviour F9)."""
+    """Return the key with which a node enrols with the store of one round (behaviour F9)."""
     stamp = f"{incarnation}/{round_}".encode()
     info = b"rallypoint round store" + _counted(run_id.encode()) + _counted(stamp)
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
@@ -105,9 +101,9 @@ class ProofContext(Struct, frozen=True):
     server_nonce: bytes
     server_id: bytes
     offered: Versions
-    """The versions of the client, as the hello had them: where this was sent, or where it came."""
+    """The client's versions in the hello, as this side has sent or received it."""
     spoken: Versions
-    """The versions of the server."""
+    """The server's versions."""
 
     def client_proof(self, token: bytes) -> bytes:
         return self._proof(token, _CLIENT_LABEL)
@@ -116,7 +112,7 @@ class ProofContext(Struct, frozen=True):
         return self._proof(token, _SERVER_LABEL)
 
     def keys(self, token: bytes) -> SessionKeys:
-        """Return the keys of the frames that follow."""
+        """Return the keys of the following frames."""
         nonces = self.client_nonce, self.server_nonce
         return session_keys(token, *nonces, self.version, self.run_id, self._ranges)
 

@@ -1,11 +1,11 @@
 """The messages between `rallypoint launch` and a host that it has reached. Pure.
 
-They go by the pipes of an ssh client.
+They go by the pipes of an ssh client. Each message is a frame: its length in four bytes, and
+msgpack. A login shell may write something of its own first, so a host's messages begin after a
+mark. Both sides are the same version of Rallypoint, which the host's first message checks.
 
-Each message is a frame: its length in four bytes, and msgpack. A login shell may write something
-of its own first, so what a host says begins behind a mark. Both sides are the same version of
-Rallypoint, which the host's first message tells. A host is told where an agent is to run, says
-that it can, and is told to start one when it is known how many can.
+A host gets the request for an agent, answers that it can run one, and is told to start it when the
+number of usable hosts is known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 MARK = b"\n\x00rallypoint launch\x00\n"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 NOISE_BYTES = 64 * 1024
-"""The most that a login shell may write before the mark."""
+"""The most bytes that a login shell may write before the mark."""
 _LENGTH = 4
 
 
@@ -39,7 +39,7 @@ class Here(Struct, frozen=True, tag=True):
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """The host has what it was asked for.
+    """The host has what the agent needs.
 
     `address` is its own, by which ssh has reached it, empty if that is not known; on `port` nothing
     listens there.
@@ -50,7 +50,7 @@ class Hello(Struct, frozen=True, tag=True):
 
 
 class AgentRefused(Struct, frozen=True, tag="Refused"):
-    """An agent can't run there: why."""
+    """An agent can't run on the host, for this reason."""
 
     why: str
 
@@ -63,7 +63,7 @@ class Started(Struct, frozen=True, tag=True):
 
 
 class AgentOutput(Struct, frozen=True, tag="Output"):
-    """A piece that the agent and its workers have written to stdout (1) or stderr (2)."""
+    """A piece of the agent's and its workers' output on stdout (1) or stderr (2)."""
 
     stream: int
     data: bytes
@@ -85,17 +85,17 @@ class Start(Struct, frozen=True, tag=True):
     argv: tuple[str, ...]
     environ: dict[str, str]
     token: str
-    """The job's; empty: there is none."""
+    """The token of the job; empty: there is none."""
     node: str
     summary: str
-    """Where the person wants it; empty: nowhere."""
+    """The path of the summary; empty: none is wanted."""
     detached_as: str
-    """The run id, if the agent runs on without this link; else empty."""
+    """The run id, if the agent continues without this link; else empty."""
     silence_s: float
-    """The link is broken after this time without a message."""
+    """The time in seconds without a message after which the link is broken."""
 
     def __repr__(self) -> str:
-        """Never shows the token, nor the environment."""
+        """Return a text without the token and the environment."""
         return f"Start({self.argv!r})"
 
 
@@ -106,7 +106,7 @@ class Deliver(Struct, frozen=True, tag=True):
 
 
 class Beat(Struct, frozen=True, tag=True):
-    """A message that only shows that this side is there."""
+    """A message without content, which shows that this side is connected."""
 
 
 FromHost = Here | Hello | AgentRefused | Started | AgentOutput | AgentEnded
@@ -116,21 +116,21 @@ M = TypeVar("M")
 
 
 def frame(message: FromHost | ToHost) -> bytes:
-    """Return the bytes of one message."""
+    """Encode one message."""
     payload = _encoder.encode(message)
     return len(payload).to_bytes(_LENGTH, "big") + payload
 
 
 class LinkReader(Generic[M]):
-    """Puts messages together from bytes as they come."""
+    """The parser of messages from received bytes."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[M], mark: bytes) -> None:
-        """With a `mark`, all before it is `noise`."""
+        """Make a parser; with a `mark`, everything before it is `noise`."""
         self._decoder, self._mark, self._held = decoder, mark, b""
         self.noise = b""
 
     def feed(self, data: bytes) -> list[M]:
-        """Return the messages that `data` completes. Raises ValueError for what is none."""
+        """Return the messages that `data` completes. Raises ValueError for invalid data."""
         self._held += data
         if self._mark:
             before, mark, behind = self._held.partition(self._mark)
@@ -155,18 +155,15 @@ class LinkReader(Generic[M]):
 
     @property
     def rest(self) -> bytes:
-        """Return the bytes that have come and are no message.
-
-        Of a program that is none of Rallypoint's.
-        """
+        """The received bytes that are not a message, perhaps from another program."""
         return self._held if self._mark else b""
 
 
 def reader_of_host() -> LinkReader[FromHost]:
-    """For what a host says."""
+    """Return the parser of a host's messages."""
     return LinkReader(msgspec.msgpack.Decoder(FromHost), MARK)
 
 
 def reader_of_launcher() -> LinkReader[ToHost]:
-    """For what a host is told."""
+    """Return the parser of the launcher's messages."""
     return LinkReader(msgspec.msgpack.Decoder(ToHost), b"")

@@ -27,7 +27,7 @@ class Preamble(Enum):
 
 
 def classify(first_bytes: bytes) -> Preamble:
-    """Judge a connection by what it sent first; UNDECIDED asks for more (never past 5 bytes)."""
+    """Return the kind of peer from its first bytes; UNDECIDED: more are needed (at most 5)."""
     if first_bytes.startswith(SESSION_MAGIC):
         return Preamble.SESSION
     if first_bytes.startswith((STORE_MAGIC, ENROLMENT_MAGIC)):
@@ -39,7 +39,7 @@ def classify(first_bytes: bytes) -> Preamble:
 
 
 def describe_foreign(first_bytes: bytes) -> str:
-    """Return the most likely kind of a peer that is not ours, for one line to a person."""
+    """Return the most likely kind of a foreign peer, for a message."""
     requests = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")
     if first_bytes.startswith((b"HTTP/", b"<!DOCTYPE", b"<html", *requests)):
         return "it looks like HTTP"

@@ -33,7 +33,7 @@ _PHASE = struct.Struct(f"{at.PHASE_BYTES}s")
 
 
 class ShmRequest(IntEnum):
-    """The reasons for which an agent asks its workers to take a checkpoint."""
+    """The reasons for which an agent asks its workers for a checkpoint."""
 
     NONE = at.NONE
     DRAIN = at.DRAIN
@@ -41,11 +41,11 @@ class ShmRequest(IntEnum):
     GROWTH = at.GROWTH
     """More nodes wait to take part."""
     SAVE = at.SAVE
-    """A person wants one. The round goes on."""
+    """A person wants a checkpoint. The round continues."""
 
 
 class WorkerSlot(NamedTuple):
-    """The values of one worker, each of which may be anything."""
+    """The values in one worker's slot, which are untrusted."""
 
     owner: int
     listens: bool
@@ -58,24 +58,24 @@ class WorkerSlot(NamedTuple):
     printed: Reported
     """The progress that the relay has read in its output."""
     takes_wishes: bool = False
-    """The worker also saves a checkpoint when a person asks for one."""
+    """Whether the worker also saves a checkpoint when a person asks."""
     phase: str = ""
-    """The name of the phase that it is in; empty: none."""
+    """The name of its phase; empty: none."""
     phase_at_ns: int = 0
-    """When a phase of it last began or ended; below 1: none has."""
+    """When one of its phases last began or ended, in nanoseconds; below 1: none has."""
 
 
 class Reported(NamedTuple):
-    """How far a worker is, by one source. None: that was not told."""
+    """A worker's progress from one source. None: not reported."""
 
     step: int
     at_ns: int
-    """When that last changed; below 1: there is no progress."""
+    """When the step last changed, in nanoseconds; below 1: there is no progress."""
     total: int | None
     loss: float | None
     tokens: int | None
     changes: int
-    """How often the step has changed, by the relay."""
+    """The number of changes of the step, counted by the relay."""
 
 
 NOTHING_REPORTED = Reported(0, 0, None, None, None, 0)
@@ -83,13 +83,13 @@ EMPTY_SLOT = WorkerSlot(0, False, 0, 0, 0, False, NOTHING_REPORTED, NOTHING_REPO
 
 
 def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:
-    """For a round that goes on, without a request, and workers that have written nothing."""
+    """Return the content for an active round without a request, and workers without reports."""
     header = _HEADER.pack(at.MAGIC, at.VERSION, workers, 1, 0, 0, 0, agent_pid)
     return header + bytes(at.shm_bytes(workers) - len(header))
 
 
 def pack_word(value: int) -> bytes:
-    """Return one word. Raises struct.error for what does not fit into it."""
+    """Return one word. Raises struct.error for a value that does not fit."""
     return _WORD.pack(value)
 
 
@@ -152,7 +152,7 @@ def pack_printed(reported: Reported) -> bytes:
 
 
 def limited(number: int) -> int:
-    """Return the number, limited to one that fits into a word."""
+    """Return the number, limited to what fits into a word."""
     return max(min(number, at.MAX_WORD), -at.MAX_WORD)
 
 
@@ -161,9 +161,9 @@ MAX_LINE_BYTES = 4096
 
 
 class LineSplitter:
-    """Cuts what comes through a pipe into lines.
+    """Splits the data of a pipe into lines.
 
-    Of a line that is too long only the end may come out, so that the lines of other writers are
+    Of a line that is too long only the end may be returned, so that the lines of other writers are
     kept.
     """
 

@@ -10,11 +10,11 @@ VERSION = 2
 WORD_BYTES = 8
 HEADER_WORDS = 8
 SLOT_WORDS = 24
-"""The first 16 are the worker's, the others the relay's; spare ones are 0."""
+"""The words of a slot: the first 16 are the worker's, the others the relay's; spare ones are 0."""
 
 # Words of the header; the first three are magic, version and workers.
 CURRENT = 3
-"""1 while the round goes on."""
+"""The word that is 1 while the round continues."""
 REQUEST = 4
 DEADLINE = 5
 """The deadline of the request, in ns on CLOCK_MONOTONIC; 0: none."""
@@ -25,32 +25,33 @@ AGENT = 7
 
 # Words of a slot.
 OWNER = 0
-"""The pid that speaks for this worker; 0: nobody yet."""
+"""The pid that reports for this worker; 0: none yet."""
 LISTENS = 1
-"""1 as soon as it has asked for requests; TAKES_WISHES when it has asked for those of people."""
+"""The word that is 1 once the worker has looked for requests; TAKES_WISHES once it has looked for
+those of people."""
 TAKES_WISHES = 3
 STEP = 2
 PROGRESS_AT = 3
-"""When it made that step, in ns on CLOCK_MONOTONIC; 0: it has reported none."""
+"""The time of its last step, in ns on CLOCK_MONOTONIC; 0: it has reported none."""
 ANSWERED = 4
 """The number of the request that its last checkpoint answers; 0: none."""
 CHECKPOINT = 5
 """The step of its last checkpoint plus 1; 0: none, or a step that it did not tell."""
 STACKS = 6
-"""The signal that makes its owner write its stacks; 0: it knows none."""
+"""The signal that makes its owner write its stacks; 0: there is none."""
 HOLDS = 7
-"""1 while its owner ignores SIGTERM for no reason of its program's, so that a SIGKILL costs it
-nothing more than SIGTERM did."""
+"""The word that is 1 while its owner ignores SIGTERM only because of Rallypoint, so that a SIGKILL
+has the effect of SIGTERM."""
 
 TOTAL = 8
-"""How many steps there will be; 0: not told."""
+"""The total number of steps; 0: not reported."""
 LOSS = 9
-"""A double, written as its bits; 0: not told. So a loss of 0 is written as -0.0."""
+"""The loss, a double, written as its bits; 0: not reported. So a loss of 0 is written as -0.0."""
 TOKENS = 10
-"""How many tokens it has seen, by its own count; 0: not told."""
+"""The number of tokens by its own count; 0: not reported."""
 PHASE_AT = 11
 """When its phase last began or ended, in ns on CLOCK_MONOTONIC; 0: it has named none. An older
-agent does not look."""
+agent ignores it."""
 PHASE, PHASE_WORDS = 12, 3
 """The name of its phase, in UTF-8, filled up with zeros; 0: it is in none."""
 PHASE_BYTES = WORD_BYTES * PHASE_WORDS
@@ -58,19 +59,19 @@ PHASE_BYTES = WORD_BYTES * PHASE_WORDS
 # What the relay has read in the worker's output (`--progress-pattern`).
 OUTPUT_STEP = 16
 OUTPUT_AT = 17
-"""When that last changed, in ns on CLOCK_MONOTONIC; 0: nothing was read."""
+"""When the step in its output last changed, in ns on CLOCK_MONOTONIC; 0: nothing was read."""
 OUTPUT_TOTAL = 18
 OUTPUT_LOSS = 19
 OUTPUT_TOKENS = 20
 OUTPUT_CHANGES = 21
-"""How often it has changed; 1: only the first line was read."""
+"""The number of changes of the step; 1: only the first line was read."""
 
 KIND_BITS = 8
 KIND_MASK = (1 << KIND_BITS) - 1
 MAX_WORD = (1 << 63) - 1
 
 NONE, DRAIN, GROWTH, SAVE = 0, 1, 2, 3
-"""Kinds of requests; see `shm.ShmRequest`."""
+"""The kinds of requests; see `shm.ShmRequest`."""
 NS_PER_S = 1_000_000_000
 
 
@@ -80,13 +81,10 @@ def shm_bytes(workers: int) -> int:
 
 
 def first_word(local_rank: int) -> int:
-    """Return where the slot of this worker begins."""
+    """Return the position of this worker's slot."""
     return HEADER_WORDS + SLOT_WORDS * local_rank
 
 
 def ask_stacks_path(stacks: str) -> str:
-    """Return the named pipe at which a process waits that writes its stacks.
-
-    To this file when asked.
-    """
+    """Return the named pipe at which a process waits for requests to write stacks to this file."""
     return f"{stacks}.ask"

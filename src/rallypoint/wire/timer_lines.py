@@ -1,8 +1,8 @@
-"""Requests of timers as they come through a named pipe: one JSON object per line, as torch's. Pure.
+"""Timers' requests in a named pipe: one JSON object per line, in torch's format. Pure.
 
 `{"version": 1, "pid": 7, "scope_id": "step", "expiration_time": 1700000000.0, "signal": 9}`; a
-negative time releases. Ours may add `after_s`, how long the timer is. A line that is no request is
-ignored: every process that can write to the pipe may write anything.
+negative time releases. Rallypoint's may add `after_s`, the length of the timer. A line that is not
+a request is ignored: every process that can write to the pipe may write anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TimerLine(NamedTuple):
     expires_at: float
     signal: int
     length_s: float | None = None
-    """How long the timer is, where the client says so: for people."""
+    """The length of the timer in seconds, if the client reports it, for display."""
 
 
 def format_timer_line(

@@ -27,24 +27,24 @@ from rallypoint.errors import VersionMismatchError
 NEWER_MAX = 127
 _NEWER_SHIFT = 1
 WITH_RANGES = 4
-"""The version since which the proofs and keys cover what both sides speak."""
+"""The version since which the proofs and keys cover the versions of both sides."""
 _MARK = Layout(">6sBB")
 _MARK_MAGIC = b"\0spoke"
 _MARKED_MAX = 255
 
 
 class Versions(Struct, frozen=True):
-    """All from `oldest` to `newest`."""
+    """A range of versions, from `oldest` to `newest`."""
 
     oldest: int
     newest: int
 
     def __str__(self) -> str:
-        """Return the versions for a sentence."""
+        """Return the versions in words."""
         return versions_text(self.oldest, self.newest)
 
     def common(self, other: Versions) -> int:
-        """Return the newest that both speak. Raises VersionMismatchError for none."""
+        """Return the newest common version. Raises VersionMismatchError if there is none."""
         found = min(self.newest, other.newest)
         if found < max(self.oldest, other.oldest):
             raise VersionMismatchError(str(self), str(other))
@@ -56,11 +56,11 @@ class Versions(Struct, frozen=True):
 
     @classmethod
     def of_hello(cls, oldest: int, flags: int) -> Versions:
-        """Return the versions of a client that has sent this version and these flags."""
+        """Return the versions of a client's hello."""
         return cls(oldest, oldest + (flags >> _NEWER_SHIFT))
 
     def marked(self, nonce: bytes) -> bytes:
-        """Return the nonce of a side that speaks these, which says so in its last bytes."""
+        """Return a nonce whose last bytes contain these versions."""
         if self.newest < WITH_RANGES or self.newest > _MARKED_MAX:
             return nonce
         mark = _MARK.pack(_MARK_MAGIC, self.oldest, min(self.newest, self.oldest + NEWER_MAX))
@@ -68,12 +68,12 @@ class Versions(Struct, frozen=True):
 
     @classmethod
     def of_nonce(cls, nonce: bytes) -> Versions | None:
-        """Return the versions that a side names in its nonce; None: it names none."""
+        """Return the versions in a side's nonce; None: it has none."""
         magic, oldest, newest = _MARK.unpack(nonce[-_MARK.size :])
         return cls(oldest, newest) if magic == _MARK_MAGIC and oldest <= newest else None
 
 
 SPOKEN = Versions(2, 4)
-"""The versions of this Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about
-a job (`core/watch/questions.py`). In 4 the proofs and keys cover what both sides speak. A drain is
-such a question in 4, and a request can be repeated without being done twice."""
+"""The versions of this Rallypoint. 2 exists since version 0.1.0; 3 has questions of people about a
+job (`core/watch/questions.py`). In 4 the proofs and keys cover the versions of both sides, a drain
+is such a question, and a request can be repeated without being done twice."""

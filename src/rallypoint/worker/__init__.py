@@ -1,4 +1,6 @@
-"""The API by which a script asks and informs its launcher. Needs the standard library alone.
+"""The API by which a training script asks and informs its launcher.
+
+Needs the standard library alone.
 
     from rallypoint import worker
 
@@ -10,13 +12,13 @@
             worker.checkpoint_saved(step)
             break
 
-Outside of `rallypoint run` every call does nothing, at once, and says what is true of a process
+Outside of `rallypoint run` every call returns at once, without effect, with the values of a process
 that runs alone; under torchrun the ranks are torchrun's. The calls that a training loop makes at
 every step (`progress`, `drain_requested`, `should_restart_at_checkpoint`) read or write a word of
 memory that is shared with the agent. All may be called from any thread. A process that a worker
-starts (a loader of data, say) does not speak for it: there, the same calls tell the agent nothing.
+starts, such as a data loader, does not report for the worker: the same calls have no effect there.
 
-Importing this package imports nothing else; a name is imported when it is first asked for.
+Importing this package imports nothing else; each name is imported at first use.
 """
 
 from __future__ import annotations

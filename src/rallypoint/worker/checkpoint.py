@@ -1,10 +1,10 @@
-"""Whether the job wants a checkpoint, and telling it that there is one.
+"""Requests for a checkpoint, and reports that it was saved.
 
 Schedulers send SIGTERM to every process of a job at once. The agent then asks for a checkpoint; a
-worker that has no handler of its own would be dead by then. So a worker that asks here gets one
-that does nothing while the round goes on and the agent lives. When the agent wants to end such a
-worker it sends SIGKILL, as the slot of the shared memory tells it: a handler never runs while a
-collective waits.
+worker without a handler of its own would be dead by then. So a worker that calls these functions
+gets a handler that does nothing while the round continues and the agent lives. To end such a worker
+the agent sends SIGKILL, because the shared memory shows that it holds SIGTERM back: a Python
+handler never runs while a collective waits.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SIGTERM = _signal.SIGTERM
 getsignal = _signal.getsignal
 _REQUEST, _MASK, _DRAIN, _SAVE = at.REQUEST, at.KIND_MASK, at.DRAIN, at.SAVE
 _words: memoryview | None = None
-"""The shared memory, once the agent knows that this worker listens."""
+"""The shared memory, once the agent knows that this worker asks for requests."""
 _takes_wishes = False
-"""The agent knows that this worker saves when a person asks for it."""
+"""Whether the agent knows that this worker saves when a person asks."""
 _handler: object = None
-"""The handler of SIGTERM that the agent was informed of last."""
+"""The handler of SIGTERM that the agent was last told of."""
 _tried_to_hold = False
 _held_words: memoryview | None = None
 """The shared memory, while SIGTERM is held back."""
 
 
 def drain_requested() -> bool:
-    """Return whether a node is about to leave the job, and a checkpoint is wanted before.
+    """Return whether a node is about to leave the job, and a checkpoint is wanted first.
 
-    Cheap enough for every step; each rank learns it at a moment of its own, so agree on it before
+    Cheap enough for every step. Ranks learn of it at different moments, so agree on it before
     acting.
     """
     words = _words
@@ -44,9 +44,9 @@ def drain_requested() -> bool:
 
 
 def should_restart_at_checkpoint() -> bool:
-    """Return whether the job would re-form at the next checkpoint.
+    """Return whether the job would form a new round at the next checkpoint, for any reason.
 
-    For any reason: a node leaves, or new ones wait to take part. Otherwise as `drain_requested`.
+    A node leaves, or new nodes wait to join. Otherwise as `drain_requested`.
     """
     words = _words
     if words is None or getsignal(SIGTERM) is not _handler:
@@ -57,9 +57,9 @@ def should_restart_at_checkpoint() -> bool:
 def checkpoint_requested() -> bool:
     """Return whether a checkpoint is wanted now, for any reason.
 
-    The job is about to re-form, or a person asks for one (`rallypoint checkpoint`) and the round
-    goes on. Otherwise as `drain_requested`. False again once this process has called
-    `checkpoint_saved`.
+    The job is about to form a new round, or a person asks for a checkpoint (`rallypoint
+    checkpoint`) and the round continues. Otherwise as `drain_requested`. False again once this
+    process has called `checkpoint_saved`.
     """
     words = _words
     if words is None or getsignal(SIGTERM) is not _handler:
@@ -74,10 +74,11 @@ def checkpoint_requested() -> bool:
 
 
 def checkpoint_saved(step: int | None = None) -> bool:
-    """Tell that this worker has saved its part of a checkpoint, of this step if given.
+    """Report that this worker has saved its part of a checkpoint, of this step if given.
 
-    True when that is what the job waits for: it re-forms now, and the script may leave its loop (or
-    go on until it is stopped). It is the answer to what has been asked for before this call.
+    Returns True if the job waits for that: it then forms a new round, and the script may leave its
+    loop (or continue until it is stopped). The report answers the requests that were made before
+    the call.
     """
     found = own_shm()
     if found is None or found.slot is None:
@@ -93,10 +94,10 @@ def checkpoint_saved(step: int | None = None) -> bool:
 
 
 def is_current() -> bool:
-    """Return False once the round of this process was ended, or its node's lease is over.
+    """Return False once this process's round has ended, or its node's lease is over.
 
-    Others may have taken its place, so that it must not overwrite their checkpoint. This is known
-    here also while the agent is paused. True outside of rallypoint.
+    Other workers may have replaced it, so it must not overwrite their checkpoint. The answer is
+    right even while the agent is paused. True outside of rallypoint.
     """
     found = shm()
     if found is None:
@@ -107,7 +108,10 @@ def is_current() -> bool:
 
 
 def _listen() -> memoryview | None:
-    """Return the words to read. The agent learns of it, if this process speaks for its worker."""
+    """Return the words to read, and tell the agent that this process reads them.
+
+    Only if this process reports for its worker.
+    """
     global _words, _handler
     found = shm()
     if found is None:
@@ -124,7 +128,7 @@ def _listen() -> memoryview | None:
 
 
 def _take_wishes() -> None:
-    """Tell the agent that this worker also saves when a person asks for it."""
+    """Tell the agent that this worker also saves when a person asks."""
     global _takes_wishes
     found = own_shm()
     if found is None or found.slot is None:
@@ -135,10 +139,11 @@ def _take_wishes() -> None:
 
 
 def _hold_sigterm(found: Shm) -> object:
-    """Hold SIGTERM back, once, and tell the agent who handles it now; returns its handler.
+    """Hold SIGTERM back, once, and tell the agent of the handler; return the handler.
 
-    For a process with a slot. Whatever handler the program has, or sets later, is left alone. Where
-    handlers can't be set, in another thread than the first, what is returned handles nothing.
+    For a process with a slot. A handler that the program has, or sets later, is left alone. In
+    another thread than the main one, where handlers can't be set, the returned handler handles
+    nothing.
     """
     global _tried_to_hold
     assert found.slot is not None
@@ -169,7 +174,7 @@ def _ignore(number: int, _frame: object) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Look without /proc: if that is mounted with hidepid, an agent, which hides, is not in it."""
+    """Return whether the process lives, without /proc, which may hide the agent (hidepid)."""
     try:
         os.getpgid(pid)
     except OSError:
@@ -178,10 +183,7 @@ def _lives(pid: int) -> bool:
 
 
 def _forget() -> None:
-    """Forget the hold in a forked process.
-
-    It ends by SIGTERM, as its parent's program expects.
-    """
+    """Stop holding SIGTERM in a forked process, so that SIGTERM ends it."""
     global _words, _handler, _tried_to_hold, _takes_wishes
     _words = _handler = None
     _tried_to_hold = _takes_wishes = False

@@ -1,4 +1,4 @@
-"""A store and barriers of the workers of a round, without any framework."""
+"""A store and barriers for the workers of a round, without any framework."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 PREFIX = "rallypoint.worker"
 CONNECT_S = 300.0
-"""How long the store is looked for, where the caller does not say."""
+"""The default time limit for reaching the store, in seconds."""
 MIN_CONNECT_S = 5.0
-"""Seconds to reach the store for a call that waits for nobody."""
+"""The least time limit for reaching the store, in seconds."""
 
 _lock = threading.Lock()
 _store: Store | None = None
@@ -24,22 +24,21 @@ _barriers: Counter[str] = Counter()
 
 
 def store() -> Store:
-    """Return a store that all workers of this round share, under a prefix of its own.
+    """Return a store that all workers of this round share, with its own key prefix.
 
-    A client of MASTER_ADDR:MASTER_PORT, made at the first call; the same object for all threads.
-    Nothing in it outlives the round. Outside of a launcher: a store in this process alone.
-
-    Blocks until the store is reached. Raises StoreConnectionError when it is not.
+    It is a client of MASTER_ADDR:MASTER_PORT, made at the first call; the same object for all
+    threads. Its content does not outlive the round. Outside of a launcher it is a store in this
+    process alone. Blocks until the store is reached. Raises StoreConnectionError when it is not.
     """
     return _shared(CONNECT_S)
 
 
 def barrier(name: str = "", timeout_s: float = 300.0) -> None:
-    """Return when every worker of the round has come to this barrier. Blocks.
+    """Wait until every worker of the round has reached this barrier. Blocks.
 
-    A name may be used again: the n-th meeting of one rank is the n-th of the others. Raises
-    StoreTimeoutError, which names the ranks that did not come, or StoreConnectionError; then the
-    rank has not met, and may call again. ValueError for what is no time.
+    A name may be used again: the n-th use on one rank is the n-th on the others. Raises
+    StoreTimeoutError, which names the missing ranks, or StoreConnectionError; then the rank may
+    call again. Raises ValueError for an invalid time.
     """
     if not timeout_s >= 0:
         raise ValueError(f"timeout_s={timeout_s!r}: needs a number of seconds, 0 or more")
@@ -79,7 +78,7 @@ def _connect(place: Context, timeout_s: float) -> Store:
 
 
 def _forget() -> None:
-    """Forget the connection, which serves one process."""
+    """Forget the connection in a forked process."""
     global _store, _lock
     _store, _lock = None, threading.Lock()
     _barriers.clear()

@@ -1,4 +1,4 @@
-"""Where this process is in its job, as its environment says: the one reader of it here."""
+"""The place of this process in its job, from its environment: the only reader of it here."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ class Context:
 
     @property
     def group_rank(self) -> int:
-        """`node_rank`, by torch's name."""
+        """The `node_rank`, by torch's name."""
         return self.node_rank
 
     @property
     def group_world_size(self) -> int:
-        """`node_count`, by torch's name."""
+        """The `node_count`, by torch's name."""
         return self.node_count
 
 
 def context() -> Context:
     """Return the place of this worker, read anew at each call.
 
-    Raises ValueError where a rank or size of the environment is no number.
+    Raises ValueError for a rank or size that is not a number.
     """
     return read_context(os.environ)
 
 
 def read_context(environ: Mapping[str, str]) -> Context:
-    """Return the same from any environment."""
+    """Return the place of a worker with this environment. Raises ValueError."""
     number = _Numbers(environ)
     restarts = number("TORCHELASTIC_RESTART_COUNT", 0)
     world_size = number("WORLD_SIZE", 1)

@@ -34,15 +34,15 @@ R = TypeVar("R")
 
 
 class ErrorHandler:
-    """The handler of failures that `record` calls. To do something else, override its methods."""
+    """The error handler that `record` calls. Override its methods to change what it does."""
 
     _fn_name: str | None = None
 
     def initialize(self) -> None:
         """Prepare for the function, before it is called.
 
-        Has Python write the stacks of all threads to stderr at a fatal signal; where that can't be
-        (a closed stderr), a warning is logged.
+        Has Python write the stacks of all threads to stderr at a fatal signal; if that fails (a
+        closed stderr), a warning is logged.
         """
         import faulthandler
 
@@ -52,13 +52,13 @@ class ErrorHandler:
             _warn(f"no stacks will be written at a fatal signal: {error}")
 
     def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
-        """Set the qualified name of the function, before it is called; None where it has none."""
+        """Set the qualified name of the function, before it is called; None if it has none."""
         self._fn_name = fn_name
 
     def record_exception(self, e: BaseException) -> None:
-        """Write the exception to the error file, unless an earlier failure is told there.
+        """Write the exception to the error file, unless an earlier failure is recorded there.
 
-        Where no file is named, it is logged instead (level INFO, for Python prints it anyway).
+        Without an error file it is logged instead (level INFO, because Python prints it anyway).
         """
         data = {
             "message": {
@@ -79,11 +79,11 @@ class ErrorHandler:
         """Do nothing: called after a function that returned."""
 
     def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
-        """Return the message of a process that a signal ended, for the log.
+        """Return the log message about a process that a signal ended.
 
         Called with its error file, when it is the first cause in a `ChildFailedError` that the
-        function raised. What is returned is logged if it differs; the error keeps its message. Here
-        nothing is added.
+        function raised. The result is logged if it differs from `message`; the error keeps its
+        message. This method adds nothing.
         """
         return message
 
@@ -93,7 +93,7 @@ class ErrorHandler:
         rootcause_error: dict[str, Any],
         error_code: int = 0,
     ) -> None:
-        """Put the exit code into the content of a failed process's file, in place.
+        """Put the exit code into the content of a failed process's error file, in place.
 
         The short form, whose `message` is a text, has no place for it.
         """
@@ -104,11 +104,10 @@ class ErrorHandler:
             _warn(f"{rootcause_error_file} has no message: its error code {error_code} is not kept")
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Copy the file of the process that failed first to our own error file.
+        """Copy the error file of the process that failed first to this process's error file.
 
-        Put its exit code, unless that is 0, into it. An earlier failure that is told there stays.
-
-        Nothing is written when that file can't be read.
+        Its exit code, unless that is 0, is added. An earlier failure in this process's file stays.
+        Nothing is written when the source can't be read.
         """
         try:
             with open(rootcause_error_file, "rb") as file:
@@ -124,7 +123,7 @@ class ErrorHandler:
     def dump_error_data(
         self, rootcause_error_file: str, data: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Write the content of a file that is gone or on another node, as `dump_error_file`."""
+        """Write the content of an error file that is gone or elsewhere, as `dump_error_file`."""
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
         path = os.environ.get(ERROR_FILE_VARIABLE)
@@ -185,12 +184,12 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
 
 
 def error_file_asked_for() -> bool:
-    """Return whether whoever started this program wants to know why it fails."""
+    """Return whether the parent process wants an error file."""
     return bool(os.environ.get(ERROR_FILE_VARIABLE))
 
 
 def pass_on(handler: ErrorHandler, failure: FailedProcess) -> bool:
-    """Put what a failed process has told into our own error file. False: it has told nothing."""
+    """Copy a failed process's error into this process's error file; False if it left none."""
     data = failure.error_file_data
     if os.path.isfile(failure.error_file):
         handler.dump_error_file(failure.error_file, failure.exitcode)
@@ -250,7 +249,7 @@ def _try_to_write(path: str, data: Mapping[str, Any], *, replace: bool) -> None:
 
 
 def _write(path: str, content: bytes, replace: bool) -> None:
-    """Put a whole, read-only file under the name, at once."""
+    """Write a complete, read-only file atomically under the name."""
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)
@@ -287,7 +286,7 @@ def _put_under(path: str, draft: str, replace: bool) -> None:
 
 
 def _told_there(path: str) -> str:
-    """Return the beginning of what an earlier failure has left there; empty when there is none."""
+    """Return the beginning of an earlier failure in the file; empty if there is none."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o222 or not status.st_size:

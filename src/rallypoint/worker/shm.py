@@ -1,9 +1,11 @@
-"""The slot of this process in the shared memory (`wire/shm.py`): found by the environment, claimed
-once; and the step that the worker has reached, and its phase, which it writes there.
+"""The slot of this process in the shared memory of its agent (`wire/shm.py`).
 
-The first process of a worker that speaks owns its slot. Whoever is forked or started by it finds
-the slot taken, and is heard no more than a stranger, until the owner is dead. So loaders of data do
-not answer for their parent, and a script may be run by a shell.
+The process finds its slot by the environment, claims it once, and writes its step and its phase
+there.
+
+The first process of a worker that reports owns the slot. A process that it forks or starts finds
+the slot taken, and its reports are ignored until the owner is dead. So data loaders do not report
+for their parent, and a shell may run a script.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from rallypoint.wire import shm_words as at
 
 
 class Shm:
-    """The shared memory as this process sees it, and its slot of it where it owns one."""
+    """The shared memory of the agent, and the slot that this process owns, if any."""
 
     def __init__(self, words: memoryview, folder: str, rank: int) -> None:
         self.words = words
@@ -25,7 +27,7 @@ class Shm:
         base = at.first_word(rank)
         slot = words[base : base + at.SLOT_WORDS]
         self.slot: memoryview | None = slot if _claim(slot) else None
-        """None where this process does not speak for the worker."""
+        """The slot; None if this process does not report for the worker."""
 
     @property
     def wake_up_path(self) -> str:
@@ -33,7 +35,7 @@ class Shm:
         return os.path.join(self._folder, "wake-up")
 
     def notify(self, what: str) -> None:
-        """Have the agent look at the shared memory. Never blocks, nor fails if nobody reads."""
+        """Wake the agent to look at the shared memory. Never blocks, and never fails."""
         try:
             fd = open_named(self.wake_up_path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
@@ -46,10 +48,9 @@ class Shm:
             os.close(fd)
 
     def offer_stacks(self) -> None:
-        """Have the stacks of all threads written to a file when the agent asks.
+        """Allow the agent to request the stacks of all threads, in a file beside the shared memory.
 
-        Beside the shared memory. Safe to call again; nothing happens where this process does not
-        speak for its worker.
+        May be called again; does nothing in a process that does not report for its worker.
         """
         if self.slot is not None and not self.slot[at.STACKS]:
             from rallypoint.worker.stacks import offer_stacks
@@ -63,7 +64,7 @@ _shm: Shm | None = None
 
 
 def shm() -> Shm | None:
-    """Return what this process sees; None outside of rallypoint. Looks for it once."""
+    """Return the shared memory; None outside of rallypoint. It is looked up once."""
     global _found, _shm
     if not _found:
         _shm = _find()
@@ -72,7 +73,7 @@ def shm() -> Shm | None:
 
 
 def own_shm() -> Shm | None:
-    """Return the same if this process speaks for its worker, else None."""
+    """Return the shared memory if this process reports for its worker, else None."""
     found = shm()
     return found if found is not None and found.slot is not None else None
 
@@ -111,21 +112,21 @@ def _claim(slot: memoryview) -> bool:
 
 
 def shm_path() -> str:
-    """Return where the shared memory of this round is; empty outside of rallypoint."""
+    """Return the path of this round's shared memory; empty outside of rallypoint."""
     return os.environ.get("RALLYPOINT_SHM", "")
 
 
 def local_rank() -> int:
-    """Return the slot of this worker; -1 when the environment does not say.
+    """Return the slot number of this worker; -1 if the environment has none.
 
-    LOCAL_RANK is no slot where each worker sees one device only (`--virtual-local-rank`).
+    LOCAL_RANK is no slot number where each worker sees one device only (`--virtual-local-rank`).
     """
     text = os.environ.get("RALLYPOINT_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def may_hold_sigterm() -> bool:
-    """Return whether nobody has forbidden it."""
+    """Return whether holding SIGTERM back is allowed (`RALLYPOINT_HOLD_SIGTERM`)."""
     return os.environ.get("RALLYPOINT_HOLD_SIGTERM", "1") != "0"
 
 
@@ -137,14 +138,16 @@ _slot: memoryview | None = None
 def progress(
     step: int, total: int | None = None, loss: float | None = None, tokens: int | None = None
 ) -> None:
-    """Tell that this worker has made a step. Cheap enough for every one of them.
+    """Report that this worker has completed a step.
 
-    With `--hang-timeout` this is what the job watches: call it where the script would not get to
-    if it hung. The first call also lets the agent ask this process for the stacks of its threads.
+    Cheap enough for every step.
 
-    `total`: how many steps there will be. `tokens`: how many tokens were seen until now. What is
-    left out stays as it was told last. `loss` may be anything that becomes a float; of a tensor on
-    a device that waits for the device.
+    `--hang-timeout` watches these calls: call it where the script would not arrive if it hung. The
+    first call also lets the agent request the stacks of this process's threads.
+
+    `total` is the number of steps, `tokens` the number of tokens so far. An omitted value stays as
+    it was last reported. `loss` may be anything that becomes a float; a tensor on a device makes
+    the call wait for the device.
     """
     slot = _slot
     if slot is None:
@@ -183,19 +186,21 @@ def _tell_more(slot: memoryview, total: int | None, loss: float | None, tokens: 
 
 
 def _whole(step: float) -> int:
-    """Return the step as it fits into a word: any number that a script may count by must do."""
+    """Return the step as an integer that fits into a word, for any type of number."""
     return max(min(int(step), at.MAX_WORD), -at.MAX_WORD)
 
 
 class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluation"):`.
-    """`with phase("evaluation"):` tells that this worker does something that takes longer than a
-    step: `--hang-timeout 300,evaluation=3600` gives it another limit until the block ends, and its
-    time begins anew at both ends. A phase may be within another one, and in any thread: the one
-    that has begun last counts, for the whole worker. The object may be used again.
+    """A block of the script that may take longer than a step, as a context manager.
 
-    Raises ValueError for a `name` that is empty, longer than 24 bytes, has other characters than
-    letters, digits, `_` and `-`, or is `start`, the phase before the first step; never for want of
-    an agent.
+    With `with phase("evaluation"):`, `--hang-timeout 300,evaluation=3600` applies the limit of 3600
+    s until the block ends. The time starts anew at both ends of the block. Phases may be nested,
+    and may be in any thread: the phase that began last counts, for the whole worker. The object may
+    be used again.
+
+    Raises ValueError for a `name` that is empty, longer than 24 bytes, has characters other than
+    letters, digits, `_` and `-`, or is `start`, the phase before the first step. Never raises
+    because there is no agent.
     """
 
     def __init__(self, name: str) -> None:
@@ -217,12 +222,12 @@ class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluati
 
 
 _phases: list[str] = []
-"""The phases that this process is in, in the order in which they began."""
+"""The current phases of this process, in the order in which they began."""
 _has_told_phase = False
 
 
 def is_phase_name(name: str) -> bool:
-    """Return whether a phase may have this name: it has to fit into shared memory."""
+    """Return whether a phase may have this name, which has to fit into shared memory."""
     plain = name.replace("_", "").replace("-", "")
     return name.isascii() and plain.isalnum() and len(name) <= at.PHASE_BYTES
 

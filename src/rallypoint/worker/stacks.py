@@ -1,11 +1,11 @@
-"""The stacks of all threads of this process, written to a file when the agent asks for them.
+"""The stacks of all threads of this process, written to a file at the agent's request.
 
-A thread waits for that at a named pipe. It writes while it holds the interpreter lock: then every
-other thread is between two instructions or outside of Python, and its frames are whole. Python's
-faulthandler at a signal may come upon a frame that is just being made, which ends the process by
-SIGSEGV (seen with CPython 3.11.7, 3.12.1 and 3.13.0 in a loop that calls functions;
-https://github.com/python/cpython/issues/116008). So the signal is for a process whose threads keep
-the lock from this one, as code in C does: there the frames stand still.
+A thread waits for requests at a named pipe. It writes while it holds the interpreter lock: then
+every other thread is between two instructions or outside of Python, and its frames are complete.
+Python's faulthandler at a signal may find a frame that is just being made, which ends the process
+by SIGSEGV (seen with CPython 3.11.7, 3.12.1 and 3.13.0 in a loop that calls functions;
+https://github.com/python/cpython/issues/116008). So the signal is used only for a process whose
+threads keep the lock from this thread, as code in C does: there the frames do not change.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ STACK_SIGNALS_BELOW_MAX = 3
 
 
 def offer_stacks(path: str) -> int:
-    """Have the stacks added to this file whenever the agent asks. The main thread calls this.
+    """Allow the agent to request stacks, which are appended to this file.
 
-    Through the pipe beside it, or by the first real-time signal that this program does not use
-    itself. Returns its number, 0 if the file can't be written.
+    Returns a signal number.
+
+    Requests come through the pipe beside the file, or by the first real-time signal that this
+    program does not use itself. Returns 0 if the file can't be written. The main thread calls this.
     """
     number = _offer_at_signal(path)
     if number:
@@ -53,7 +55,10 @@ def _offer_at_signal(path: str) -> int:
 
 
 def _pipe(path: str) -> int:
-    """Note that both of its ends, so that reading it never comes to an end. Raises OSError."""
+    """Make the named pipe and return both of its ends in one descriptor. Raises OSError.
+
+    Reading it never meets an end of file.
+    """
     with suppress(FileNotFoundError):
         os.unlink(path)  # Of an owner before this one.
     pipe = make_pipe(path)
@@ -62,9 +67,10 @@ def _pipe(path: str) -> int:
 
 
 def _write_when_asked(path: str, pipe: int) -> None:
-    """Until the program closes the descriptor, as some do with all that they find.
+    """Write the stacks at each request, until the program closes the descriptor.
 
-    A question is the time until which it holds: then the agent sends the signal.
+    Some programs close all descriptors. A request contains the time until which it is valid; after
+    that the agent sends the signal.
     """
     with suppress(OSError):
         ours = os.fstat(pipe)
@@ -75,7 +81,7 @@ def _write_when_asked(path: str, pipe: int) -> None:
 
 
 def _write(path: str) -> None:
-    """At one go, so that who reads the file finds all or nothing."""
+    """Write the stacks by one write, so that a reader finds all of them or nothing."""
     text = os.memfd_create("stacks")
     try:
         faulthandler.dump_traceback(text, all_threads=True)

@@ -1,4 +1,4 @@
-"""The timers that run: who set them, and when they end. Pure; on any clock."""
+"""The running timers: their owners and their ends. Pure; on any clock."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_PER_PROCESS = 1024
-"""A process that sets more timers than it releases must not grow its watcher without bound."""
+"""The most timers of one process, so that a process that never releases any can't fill memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Countdown:
-    """One countdown of one process: what it guards, when it ends, and how long it was then.
+    """One countdown of one process: its scope, its end, and its length.
 
-    A process is named by its pid; clients of torch's may have another name for a worker.
+    A process is named by its pid; torch's clients may use another name for a worker.
     """
 
     pid: Any
@@ -24,9 +24,9 @@ class Countdown:
 
 
 class PendingTimers:
-    """Timers by process and scope.
+    """The running timers by process and scope.
 
-    A scope that is set again begins anew. `most`: so many of one process are kept, or all.
+    A scope that is set again begins anew. `most` limits the timers of one process; None: no limit.
     """
 
     def __init__(self, most: int | None = MAX_PER_PROCESS) -> None:
@@ -34,13 +34,13 @@ class PendingTimers:
         self._timers: dict[Any, dict[str, Countdown]] = {}
 
     def acquire(self, timer: Countdown) -> None:
-        """Start this one."""
+        """Start a timer."""
         scopes = self._timers.setdefault(timer.pid, {})
         if self._most is None or timer.scope in scopes or len(scopes) < self._most:
             scopes[timer.scope] = timer
 
     def release(self, worker: Any, scope: str) -> None:
-        """Release the timer of a block that is over. Nothing happens when there is none."""
+        """Release the timer of a scope that has ended, if there is one."""
         scopes = self._timers.get(worker)
         if scopes is not None:
             scopes.pop(scope, None)
@@ -53,16 +53,16 @@ class PendingTimers:
             self._timers.pop(worker, None)
 
     def next_end(self) -> float | None:
-        """Return when the next one ends."""
+        """Return when the next timer ends; None if there is none."""
         ends = (timer.ends_at for scopes in self._timers.values() for timer in scopes.values())
         return min(ends, default=None)
 
     def expired(self, now: float) -> list[Countdown]:
-        """Return the first that ended of each process, if one has. It stays until `forget`."""
+        """Return the first expired timer of each process. Timers stay until `forget`."""
         return [timers[0] for timers in self.all_expired(now).values()]
 
     def all_expired(self, now: float) -> dict[Any, list[Countdown]]:
-        """Return all that have ended by process, the first one first. They stay until `forget`."""
+        """Return all expired timers by process, the earliest first. Timers stay until `forget`."""
         found = {}
         for worker, scopes in self._timers.items():
             ended = [timer for timer in scopes.values() if timer.ends_at <= now]

@@ -1,6 +1,6 @@
-"""The events of this node's part of a job: kept for the summary, passed to observers.
+"""The events of this node's part of a job: kept for the summary, and passed to observers.
 
-The driver reports what its node's machine was given and did. Nothing here can fail or block, and
+The driver reports the events and effects of its node's machine. Nothing here can fail or block, and
 nothing of the job depends on it.
 """
 
@@ -33,7 +33,7 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_n
 
 
 class _Workers(Struct):
-    """The workers of the newest round as an observer gets them with their ends; by local rank."""
+    """The workers of the newest round, by local rank, with their ends as observers get them."""
 
     pids: tuple[int, ...] = ()
     failures: dict[int, WorkerExit] = field(default_factory=dict)
@@ -41,18 +41,23 @@ class _Workers(Struct):
 
 
 class EventDispatcher:
-    """For the loop's thread. `node` is this node's name, once it has one."""
+    """The events of an agent's job, and their observers.
+
+    For the loop's thread.
+
+    `node` is this node's name, once it has one.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: of this node, in seconds."""
+        """Make the dispatcher; `clock` is in seconds, of this node."""
         self.clock = clock
         self.timeline = Timeline()
         self.began_at = clock()
         self.began_wall = time.time()
         self.node = ""
         self.goodput: GoodputView | None = None
-        """The account of the whole job's time, once the job has ended and its coordinator has
-        told."""
+        """The account of the whole job's time, once the job has ended and its coordinator has sent
+        it."""
         self.shm: WorkerShm | None = None
         """The shared memory of the newest round: its workers report progress there."""
         self.unmatched: str | None = None
@@ -60,16 +65,16 @@ class EventDispatcher:
         self.cant_log = ""
         """Why a log file of the newest round can't be written; empty: all can, for all is known."""
         self._reached: dict[int, Progress] = {}
-        """The last progress of the workers of each round that has ended, by round."""
+        """The last progress of the workers of each ended round, by round."""
         self._workers = _Workers()
         self._observers: list[Observer] = []
 
     def subscribe(self, observer: Observer) -> None:
-        """Report everything to this one too, from now on."""
+        """Report everything to this observer too, from now on."""
         self._observers.append(observer)
 
     def stepped(self, event: NodeEvent, effects: list[NodeEffect]) -> None:
-        """Note an event of the node's machine, and the effects that it asked for."""
+        """Note an event of the node's machine and its effects."""
         at, line = self.clock(), self.timeline
         newest, since = line.newest, line.joining_since
         phases = timeline.step(line, event, effects, at)
@@ -108,7 +113,7 @@ class EventDispatcher:
         self._report_phases(phases)
 
     def failed(self, round_: int, failures: Sequence[WorkerExit]) -> None:
-        """Note failures on this node: in part at first, whole when the round ends."""
+        """Note failures on this node: in part at first, complete when the round ends."""
         self._workers.failures |= {failure.local_rank: failure for failure in failures}
         self._report_phases(timeline.failed_here(self.timeline, round_, failures))
 
@@ -118,35 +123,35 @@ class EventDispatcher:
         self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
     def reached(self, round_: int) -> Progress | None:
-        """How far the furthest worker of this node was in that round, or is; None: not known."""
+        """Return the progress of this node's furthest worker in that round; None: not known."""
         newest = self.timeline.newest
         if newest is not None and newest.number == round_ and self.shm is not None:
             return furthest(self.shm.progress())
         return self._reached.get(round_)
 
     def event(self, event: AgentEvent) -> None:
-        """Something happened on this node."""
+        """Report an event on this node."""
         for observer in self._observers:
             observer.event(event)
 
     def hosted(self, record: Record) -> None:
-        """Note that the coordinator in this agent reports this, of a node or of none."""
+        """Report an event of the coordinator in this agent, about a node or none."""
         life = self.timeline.newest
         fields = (("about", record.node_id),) if record.node_id else ()
         self.event(event_now(record, self.node, life.number if life is not None else None, fields))
 
     def status(self, view: StatusView) -> None:
-        """Where the job is."""
+        """Report the state of the job."""
         for observer in self._observers:
             observer.status(view)
 
     def heartbeat_acknowledged(self) -> None:
-        """Note that the coordinator has answered a heartbeat."""
+        """Report that the coordinator has answered a heartbeat."""
         for observer in self._observers:
             observer.heartbeat_acknowledged()
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """Note that the agent ends; nothing is reported after this."""
+        """Report the end of the agent; nothing is reported after it."""
         for observer in self._observers:
             observer.finished(succeeded, reason, self.timeline.verdict)
 

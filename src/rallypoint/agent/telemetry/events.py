@@ -21,9 +21,9 @@ from rallypoint.observe.printing import json_text
 from rallypoint.observe.records import AgentEvent, Observer
 
 STATUS = "torchelastic.worker.status."
-"""Before a state: torch's names of events."""
+"""The prefix of a state in torch's names of events."""
 OWN = "rallypoint."
-"""Before the name of an agent's own event, and of a phase."""
+"""The prefix of an agent's own events, and of phases."""
 
 
 class EventEmitter(Observer):
@@ -157,7 +157,7 @@ class EventEmitter(Observer):
 
 
 def _entry_point(workers: WorkerConfig) -> str:
-    """Return the program's name, or the function's."""
+    """Return the name of the program or the function."""
     if workers.function is not None:
         return workers.function.name
     name = os.path.basename(workers.argv[0]) if workers.argv else ""

@@ -1,9 +1,9 @@
-"""A node keeps the end of its part of a job, and a host the history (`core/watch/kept_jobs.py`).
+"""The keeping of a node's end of a job, and of a host's history (`core/watch/kept_jobs.py`).
 
-Nothing is written before workers run. Nothing waits for the disk: each time a new thread writes.
-At the end the agent waits for the last of these threads for a moment.
+Nothing is written before workers run. Nothing waits for the disk: each write has a new thread. At
+the end the agent waits for the last of these threads for a moment.
 
-All that the thread needs is imported with this module, before the agent forks its helpers. A later
+All modules of the thread are imported with this module, before the agent forks its helpers. A later
 import writes to many pages that the agent shares with them, and each of these is copied.
 """
 
@@ -32,21 +32,18 @@ from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent, Observer
 
 BEGIN_S = 1.0
-"""Seconds from the start of the workers until the node writes that it has begun."""
+"""The seconds from the start of the workers until the node writes that it has begun."""
 AGAIN_S = 0.5
-"""Between two writings."""
+"""The pause between two writes, in seconds."""
 LAST_S = 1.0
-"""How long the last one may take."""
+"""The time limit of the last write, in seconds."""
 _HANGS = "the disk does not answer"
 WAITING_MAX = 2000
-"""Lines of the history that may wait to be written."""
+"""The most lines of the history that may wait to be written."""
 
 
 def meeting_place(rendezvous: RendezvousConfig) -> str:
-    """Return the endpoint or the directory of the job, as all who name it have it.
-
-    Empty: it has none.
-    """
+    """Return the endpoint or the directory of the job; empty: it has none."""
     register = rendezvous.register
     if register is None:
         return str(rendezvous.endpoint)
@@ -54,7 +51,7 @@ def meeting_place(rendezvous: RendezvousConfig) -> str:
 
 
 class _Part:
-    """How this node takes part, as far as it is known."""
+    """The part of this node in the job, as far as it is known."""
 
     def __init__(self) -> None:
         self.node = self.peer = ""
@@ -66,7 +63,12 @@ class _Part:
 
 
 class Keeping(Observer):
-    """For the thread of the loop, but `close`. It is a sink of the histories of coordinators."""
+    """The kept files of one job.
+
+    For the thread of the loop, except `close`.
+
+    It is a sink of the histories of coordinators.
+    """
 
     is_light = True
 
@@ -85,23 +87,20 @@ class Keeping(Observer):
         """Why the last writing failed; empty: it did not."""
         self._tell: Callable[[str, str], None] = lambda path, why: None
         self._has_end = False
-        """The end was written."""
+        """Whether the end was written."""
         self.path = ""
         """The directory of the job, once something was written there."""
 
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         """Note that the node takes part.
 
-        `life_of` returns the incarnation of the job; 0: no coordinator has told it. `tell` is
-        called once with the directory that can't be written, and why.
+        `life_of` returns the incarnation of the job; 0: not known yet. `tell` is called once with a
+        directory that can't be written, and the reason.
         """
         self._part.life_of, self._tell = life_of, tell
 
     def attached(self, peer: str, *, is_host: bool) -> None:
-        """Note that the coordinator is there.
-
-        `is_host`: in this agent.
-        """
+        """Note that this node is attached to a coordinator. `is_host`: in this agent."""
         self._part.peer, self._part.is_host = peer, is_host
 
     def event(self, event: AgentEvent) -> None:
@@ -118,7 +117,7 @@ class Keeping(Observer):
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """Do nothing (see `HistorySink`): `joins` says where faults are told."""
+        """Do nothing (see `HistorySink`): `joins` sets the receiver of faults."""
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         self._life = life
@@ -135,10 +134,9 @@ class Keeping(Observer):
         self._part.end, self._is_news = end, True
 
     def close(self, exit_code: int | None) -> str:
-        """Write the end, unless that takes longer than a moment.
+        """Write the end within a moment, and return the directory. Blocks; after the loop.
 
-        Returns where it is; empty: nowhere, and `why` has the reason, if there was something to
-        keep. Blocks. After the loop.
+        Empty if nothing was written; `why` then has the reason, if there was something to write.
         """
         if self._part.end is not None:
             # The end may have been written already, without the code.
@@ -159,7 +157,7 @@ class Keeping(Observer):
         return self.path if self._has_end else ""
 
     def _soon(self, delay_s: float) -> None:
-        """Write, once something has begun."""
+        """Write after this delay, once workers have begun."""
         if self._began:
             self._later(delay_s)
 
@@ -175,7 +173,7 @@ class Keeping(Observer):
         self._write(asyncio.get_running_loop())
 
     def _write(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Start a thread that writes what there is."""
+        """Start a thread that writes what is waiting."""
         self._incarnation = self._part.life_of() or self._incarnation
         lines, self._lines = self._lines, []
         is_news, self._is_news = self._is_news, False

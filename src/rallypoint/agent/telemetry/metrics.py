@@ -25,7 +25,7 @@ PHASE_BOUNDS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0
 
 
 class PrometheusMetrics(Observer):
-    """For the loop's thread. `events_lost` is called for every scrape."""
+    """The metrics of an agent. For the loop's thread. `events_lost` is called for every scrape."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class PrometheusMetrics(Observer):
         self._heartbeat_at = time.monotonic()
 
     def text(self, loop_lag_s: float) -> str:
-        """Return all of it as it stands now, in Prometheus' text format."""
+        """Return all present metrics in Prometheus' text format."""
         return prometheus_text((*self._job(), *self._agent(loop_lag_s), *self._workers()))
 
     def _job(self) -> Iterator[Family]:
@@ -195,7 +195,7 @@ class MetricEmitter(Observer):
         self._remaining = max_restarts
         self._began_at = time.monotonic()
         self._stop_s: float | None = None
-        """How long it took to stop the previous round's workers."""
+        """The seconds that it took to stop the previous round's workers."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         self._remaining = max(self._max_restarts - life.assignment.restart_count, 0)

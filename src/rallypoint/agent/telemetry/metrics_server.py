@@ -38,7 +38,7 @@ PLAIN_TEXT = "text/plain; charset=utf-8"
 REQUEST_BYTES = 8192
 CONNECTION_S = 5.0
 CONNECTIONS = 64
-"""Places of each kind."""
+"""The most connections of each kind."""
 BACKLOG = 128
 SHOWN_CHARACTERS = 80
 LAG_EVERY_S = 1.0
@@ -89,7 +89,7 @@ class Page(NamedTuple):
     """A page that is served under one path."""
 
     text: Callable[[float], str]
-    """Given the most that the loop was late to call, of late, in seconds."""
+    """Returns the text; gets the largest recent delay of the loop, in seconds."""
     kind: str = CONTENT_TYPE
 
 
@@ -97,7 +97,7 @@ HEALTH = Page(lambda _lag_s: "alive\n", PLAIN_TEXT)
 
 
 class PlaceKind(Enum):
-    """The kinds of places, each of which has `CONNECTIONS`."""
+    """The kinds of places for connections, each of which has `CONNECTIONS`."""
 
     ASKING = auto()  # no whole request has come
     HEALTH = auto()  # reads the answer of a health check
@@ -105,7 +105,7 @@ class PlaceKind(Enum):
 
 
 class MetricsServer:
-    """For the loop's thread: `open`, then `close`."""
+    """The server of some pages. For the loop's thread: `open`, then `close`."""
 
     def __init__(
         self,
@@ -124,23 +124,23 @@ class MetricsServer:
             place: AdmissionLimits(CONNECTIONS, CONNECTION_S, patience_s=0.0) for place in PlaceKind
         }
         self._connections: dict[int, _Connection] = {}
-        """All of them, by their numbers."""
+        """The connections by their numbers."""
         self._numbers = count()
         self._lags: deque[float] = deque(maxlen=LAG_SAMPLES)
         self._ticker: asyncio.TimerHandle | None = None
 
     @property
     def url(self) -> str:
-        """Where the first page is served."""
+        """The URL of the first page."""
         host, port = self._listener.getsockname()[:2]
         return f"http://{Endpoint(host, port)}{next(iter(self.pages))}"
 
     def text(self, page: Page) -> str:
-        """Return the text that is served now."""
+        """Return the present text of the page."""
         return page.text(max(self._lags, default=0.0))
 
     async def open(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         self._connector = Connector(loop)
@@ -158,7 +158,7 @@ class MetricsServer:
             connection.abort()
 
     def next_number(self) -> int:
-        """Return the number of one more connection."""
+        """Return the number for a new connection."""
         return next(self._numbers)
 
     def serves(self, host: str) -> bool:
@@ -169,9 +169,9 @@ class MetricsServer:
         return name in ("localhost", self._name.lower()) or _is_loopback(name)
 
     def take_place(self, connection: _Connection, place: PlaceKind, source: str) -> None:
-        """Give a connection a place of this kind, and take away any other that it has.
+        """Give a connection a place of this kind, and free its other one.
 
-        If all are taken, one of the connections there is cut off.
+        If all are taken, one of the connections there is closed.
         """
         self.forget(connection)
         places, now = self._places[place], asyncio.get_running_loop().time()
@@ -263,7 +263,7 @@ class _Connection(asyncio.Protocol):
                 self._answer("200 OK", text, to=words[0], kind=page.kind, place=place)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
-        """Return the Host header that is not to be answered; None: there is none."""
+        """Return a Host header that must not be answered; None: there is none."""
         for field in fields:
             name, _, value = field.partition(":")
             if name.strip().lower() == "host" and not self._server.serves(value.strip()):

@@ -33,7 +33,7 @@ CLOSE_S = 2.0
 
 
 class Telemetry:
-    """The dispatcher of one agent, and the emitters that were asked for."""
+    """The dispatcher of one agent, and the emitters of its configuration."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Telemetry:
         self._progress: TrainerStatus | None = None
         self._goodput: Callable[[], GoodputView | None] = lambda: None
         self.history: HistoryLogs | None = None
-        """Where the job's history is to be written, if this node hosts the job."""
+        """The files for the job's history, if this node hosts the job."""
         self.keeping: Keeping | None = None
         """Keeps the end of the job; None: that is turned off."""
         self._keep_history(config.observe.history)
@@ -66,7 +66,7 @@ class Telemetry:
         self._emit_metrics()
 
     async def open(self) -> str:
-        """Serve the metrics, if they are wanted. Returns where; empty: nowhere."""
+        """Serve the metrics if they are wanted, and return their URL; empty: they are not."""
         if self._server is None:
             return ""
         await self._server.open()
@@ -75,7 +75,7 @@ class Telemetry:
     async def open_health(self, host: str) -> str:
         """Answer health checks at this address of the node, if they are wanted.
 
-        Returns where, or why there are none, for a person; empty: nobody wants any.
+        Returns the URL, or why there is none, for display; empty: they are not wanted.
         """
         number = self._config.observe.health_port
         if number is None:
@@ -92,11 +92,11 @@ class Telemetry:
         return f"health checks are answered at {self._health.url}"
 
     def show_goodput(self, goodput: Callable[[], GoodputView | None]) -> None:
-        """Show in the metrics where the job's time went, while this node hosts its coordinator."""
+        """Show the use of the job's time in the metrics, while this node hosts its coordinator."""
         self._goodput = goodput
 
     def hang_up(self) -> None:
-        """Serve no more, before the loop ends."""
+        """Stop serving, before the loop ends."""
         for server in (self._server, self._health):
             if server is not None:
                 server.close()
@@ -117,14 +117,14 @@ class Telemetry:
                 print_error("rallypoint", line)
 
     def ended(self, finish: Finish) -> None:
-        """Note that the agent ends as it was decided."""
+        """Note the decided end of the agent."""
         verdict = finish.verdict
         succeeded = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
         text = finish.text or (signal_name(finish.signal) if finish.signal else "")
         self.finished(succeeded, verdict.text if verdict is not None else text)
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """Note that the agent ends: the first call counts."""
+        """Note the end of the agent; the first call counts."""
         if not self._finished:
             self._finished = True
             self.dispatcher.finished(succeeded, reason)
@@ -150,7 +150,7 @@ class Telemetry:
 
     @property
     def lost(self) -> int:
-        """How many events did not arrive so far."""
+        """The number of events that were lost so far."""
         return self._events.lost if self._events is not None else 0
 
     def _keep_history(self, path: str | None) -> None:

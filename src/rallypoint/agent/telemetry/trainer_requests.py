@@ -1,4 +1,4 @@
-"""The requests by which `TrainerStatus` tells Kubeflow Trainer of progress. For a thread."""
+"""The HTTP requests by which `TrainerStatus` reports progress to Kubeflow Trainer. For a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotPostedError(Exception):
 
 
 def post(receiver: ProgressReceiver, body: bytes, limit_s: float = LIMIT_S) -> None:
-    """Send one status, with the token that its file has now: it is replaced about once an hour.
+    """Send one status, with the present token of its file, which changes about once an hour.
 
     Blocks for at most `limit_s`, and while a name is looked up. Raises NotPostedError.
     """
@@ -38,7 +38,7 @@ def _not_posted(receiver: ProgressReceiver, why: str) -> NotPostedError:
 
 
 def _asked(receiver: ProgressReceiver, body: bytes, limit_s: float) -> tuple[int, str]:
-    """Return the status, and what it says."""
+    """Send the request, and return the status and the text of the answer."""
     url = urlsplit(receiver.url)
     if url.scheme not in _PORTS or not url.hostname:
         raise ValueError("is no URL like https://HOST:8082/PATH")

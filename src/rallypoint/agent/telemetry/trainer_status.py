@@ -30,9 +30,10 @@ from rallypoint.observe.records import Observer, StatusView, event_now
 
 EVERY_S = 5.0
 MAX_INT32 = (1 << 31) - 1
-"""The largest number that the field takes."""
+"""The largest number that the field can hold."""
 MAX_PAUSE_S = 60.0
-"""Between two requests while they fail: each failure doubles the time, from `EVERY_S`."""
+"""The longest pause in seconds between failing requests: each failure doubles it, from
+`EVERY_S`."""
 
 StatusBody = dict[str, object]
 Post = Callable[[bytes], None]
@@ -40,7 +41,7 @@ Post = Callable[[bytes], None]
 
 
 class _Sent(Struct):
-    """The state of the thread."""
+    """The state of the thread that posts."""
 
     waiting: StatusBody | None = None
     error: str = ""
@@ -49,7 +50,7 @@ class _Sent(Struct):
 
 
 class _Since(Struct, frozen=True):
-    """The first step of a round, and when it was seen."""
+    """The first step of a round, and the time when it was seen."""
 
     round: int
     step: int
@@ -57,7 +58,7 @@ class _Since(Struct, frozen=True):
 
 
 class TrainerStatus(Observer):
-    """For the loop's thread, which never waits for a request."""
+    """Reports the job's progress to Kubeflow Trainer. For the loop's thread, without waiting."""
 
     def __init__(
         self, dispatcher: EventDispatcher, post: Post, clock: Callable[[], float] = time.monotonic
@@ -102,9 +103,9 @@ class TrainerStatus(Observer):
         return "" if self._is_told else self._sent.error
 
     def _progress(self, life: RoundLife) -> Progress | None:
-        """Return the progress of the worker of rank 0's node that is behind.
+        """Return the progress of the worker of rank 0's node that is furthest behind.
 
-        None: this is another node, or none has told any.
+        None: this is another node, or no worker has reported any.
         """
         shm = self._dispatcher.shm
         if life.assignment.group_rank or shm is None:
@@ -113,9 +114,9 @@ class TrainerStatus(Observer):
         return min(told, key=lambda progress: progress.step, default=None)
 
     def _how_far(self, life: RoundLife, progress: Progress, now: float) -> StatusBody:
-        """Return where it is known how many steps there will be.
+        """Return the share of steps done and the time left, if the total is known.
 
-        The time left is by the pace of this round, from when its first step was seen.
+        The time left follows from the pace of this round, since its first step was seen.
         """
         if life.number != self._since.round:
             self._since = _Since(life.number, progress.step, now)

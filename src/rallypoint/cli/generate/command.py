@@ -19,7 +19,7 @@ from rallypoint.observe.printing import write_text
 
 
 class TextKind(Struct, frozen=True):
-    """One kind of text that can be generated."""
+    """One kind of generated text."""
 
     about: str
     command: Command
@@ -54,7 +54,7 @@ Nothing is changed. KIND is one of
 
 
 def run(argv: list[str]) -> int:
-    """Print it to stdout. Raises UsageError and HelpRequested."""
+    """Print the generated text to stdout. Raises UsageError and HelpRequested."""
     kind = with_hint(GENERATE, lambda: _kind(argv))
     text = with_hint(kind.command, lambda: kind.text(parse(kind.command, argv[1:], {})))
     write_text(text)

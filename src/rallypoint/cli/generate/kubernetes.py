@@ -22,7 +22,7 @@ from rallypoint.core.settings import (
 from rallypoint.errors import UsageError
 
 AFTER_DRAIN_S = 30
-"""Seconds between the drain deadline of a pod and its SIGKILL."""
+"""The seconds between the drain deadline of a pod and its SIGKILL."""
 HEALTH_PORT = 29480
 MAX_NAME = 52
 """The longest name of a job. Kubernetes appends to it for the names of pods, and a label has 63
@@ -138,7 +138,7 @@ comments: to be read, changed, and given to kubectl.
 
 
 def text(scanned: Scanned) -> str:
-    """Return the YAML. Raises UsageError."""
+    """Return the YAML of the job. Raises UsageError."""
     if scanned.get("--image") is None:
         raise UsageError("the following arguments are required: --image")
     kinds = [kind for kind in _KINDS if scanned.get(f"--{kind}") is not None] or ["job"]
@@ -151,7 +151,7 @@ def text(scanned: Scanned) -> str:
 
 
 def _values(scanned: Scanned, kind: str) -> dict[str, Any]:
-    """Return what the templates name, checked. Raises UsageError."""
+    """Return the checked values of the templates' names. Raises UsageError."""
     gpus = _number(scanned, "--gpus", 0, 0, MAX_WORKERS_PER_NODE)
     names = _names(scanned)
     name, most = names["name"], nodes(_nodes(scanned))[1]
@@ -264,7 +264,7 @@ def _nodes(scanned: Scanned) -> Given:
 
 
 def _counts(scanned: Scanned, kind: str, workers: int) -> list[str]:
-    """Return the command of an agent, with what says how many nodes and workers there are."""
+    """Return the command of an agent, with the numbers of nodes and workers."""
     given, spares = _nodes(scanned), _number(scanned, "--spares", 0, 0, MAX_NODES)
     least, most = nodes(given)
     if most - spares < (1 if least == most else least):
@@ -286,7 +286,7 @@ def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) ->
 
 
 def _checked(scanned: Scanned, flag: str, fits: Callable[[str], object], needs: str) -> str:
-    """Return the text of an option, which has to fit; empty: it was not given."""
+    """Return the checked text of an option; empty: it was not given."""
     given = scanned.get(flag)
     return "" if given is None else _check(given, fits, needs)
 

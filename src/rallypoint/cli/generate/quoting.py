@@ -1,7 +1,7 @@
-"""Fill in the templates of generated scripts and manifests, and quote words and values for them.
+"""Templates of generated scripts and manifests, and quoting of words and values for them.
 
 bash, YAML and JSON give back exactly the words that were quoted. Characters that move a cursor or
-turn the direction of text are escaped, so that a terminal shows the text as it is.
+change the direction of text are escaped, so that a terminal shows the text as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 
 _CHANGED = re.compile(r"\$\$|\$\([A-Z_][A-Z0-9_]*\)")
-"""Kubernetes changes these in a command: it replaces variables, and halves a double dollar."""
+"""The parts of a container's command that Kubernetes changes: variables, and double dollars, which
+it halves."""
 _PLANES = 0x10000
 _NAME = re.compile(r"\$\{([a-z_]+)\}| +\$\{([a-z_]+)\?\}$")
 
@@ -35,7 +36,7 @@ def filled(source: str, values: Mapping[str, object]) -> str:
     """Return the text of a template, with the values in the place of its `${names}`.
 
     A line that names a value which is None is left out; `${name?}` at the end of a line is there
-    for this alone. A text in a line of its own is moved as far to the right as its name.
+    for this alone. A text in a line of its own gets the indentation of its name.
     """
     lines = []
     for line in source.splitlines():
@@ -49,9 +50,9 @@ def filled(source: str, values: Mapping[str, object]) -> str:
 
 
 def bash_word(word: str) -> str:
-    """Return the word as bash reads it, in any locale.
+    """Return the word quoted for bash, in any locale.
 
-    Raises UsageError for one that no command line can have.
+    Raises UsageError for a word that can't be in a command line.
     """
     raw = os.fsencode(_without_nul(word))
     if word.isprintable() and raw == word.encode():
@@ -60,9 +61,9 @@ def bash_word(word: str) -> str:
 
 
 def container_word(word: str) -> str:
-    """Return the word as it stands in the command of a container.
+    """Return the word escaped for a container's command, whose process gets the original.
 
-    Its process gets this one. Raises UsageError for one that can't stand there.
+    Raises UsageError for a word that can't be there.
     """
     try:
         _without_nul(word).encode()
@@ -72,9 +73,9 @@ def container_word(word: str) -> str:
 
 
 def yaml_value(value: object) -> str:
-    """Return a value of texts, numbers, lists and mappings on one line that is YAML, and JSON too.
+    """Return texts, numbers, lists and mappings on one line that is YAML, and JSON too.
 
-    Raises UsageError for a text that is no Unicode.
+    Raises UsageError for a text that is not valid Unicode.
     """
     try:
         text = json.encode(value).decode()

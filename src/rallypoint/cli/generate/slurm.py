@@ -22,7 +22,7 @@ from rallypoint.errors import UsageError
 _TIME = re.compile(r"(\d+-)?\d+(:\d\d?){0,2}", re.ASCII)
 _NAME = re.compile(r"[\w.+-]{1,128}")
 TO_STOP_SHARE = 10
-"""A tenth of --stop-before is left when a drain that has taken all of its time has ended."""
+"""The divisor of --stop-before for the time that is left after the longest drain."""
 
 SLURM = Command(
     "generate slurm",
@@ -78,7 +78,7 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
 
 
 def text(scanned: Scanned) -> str:
-    """Return the script. Raises UsageError."""
+    """Return the batch script. Raises UsageError."""
 
     def given(flag: str, default: str) -> Given:
         return scanned.get(flag) or Given(default, f"{flag} {default}")

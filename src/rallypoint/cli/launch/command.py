@@ -30,10 +30,9 @@ def run(argv: list[str]) -> int:
 
 
 def _as_here(asked: Asked) -> Asked:
-    """Return the agents' options for output, as it would be at a terminal.
+    """Return the agents' options for output, as at a terminal.
 
-    Pipes lead here from the agents, so each has to put the lines of its workers together, with
-    ranks.
+    The agents write to pipes here, so each has to assemble the lines of its workers, with ranks.
     """
     plan = asked.plan
     mode = plan.output

@@ -37,13 +37,14 @@ from rallypoint.wire.launch_link import (
 )
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
-"""Below those that systems give to whoever asks for any."""
+"""The range of ports for jobs, below the range that systems assign automatically."""
 STATE = ".local/state/rallypoint/launched"
-"""Where agents that run on leave their logs and summaries, in a folder of each job."""
+"""The directory below the home for logs and summaries of detached agents, with a folder of each
+job."""
 
 
 def main() -> int:
-    """0, unless the link is no use."""
+    """Serve the link to `rallypoint launch`; return 0, unless the link is unusable."""
     hide_process()  # It will know the token.
     link = ProgramLink(0, os.dup(1), reader_of_launcher())
     link.put(MARK + frame(Here(__version__)))
@@ -66,7 +67,7 @@ def main() -> int:
 
 
 def _why_not_here(look: Look) -> str:
-    """Empty: an agent can run here, and this is where it will."""
+    """Return why an agent can't run here; empty: it can, and the process changes to its place."""
     try:
         os.chdir(look.directory)
     except OSError as error:
@@ -124,7 +125,7 @@ def _start(start: Start, summary: str, log_fd: int | None) -> FromProgram:
 
 
 def _summary_path(start: Start) -> str:
-    """Return the file of this node, where the person wants one."""
+    """Return the summary file of this node, where the user wants one."""
     if not start.summary.endswith("/"):
         return start.summary
     return os.path.join(start.summary, f"{start.node.replace('/', '_')}.json")
@@ -141,16 +142,16 @@ def _version(path: str) -> tuple[int, int] | None:
 def _own_address() -> str:
     """Return the address of this host that ssh has reached.
 
-    SSH_CONNECTION has the client's, too.
+    The variable SSH_CONNECTION has the client's address, too.
     """
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 
 
 def _free_port() -> int:
-    """Return one on which nothing listens.
+    """Return a port on which nothing listens, chosen at random.
 
-    Not the first such one: jobs that are started at the same time must not meet.
+    Jobs that are started at the same time must not choose the same one.
     """
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET

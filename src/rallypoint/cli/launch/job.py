@@ -1,4 +1,4 @@
-"""One job on many hosts: the links to them, what they write, and the signals of this terminal.
+"""One job on many hosts: the links to them, their output, and the signals of this terminal.
 
 `machine.py` decides.
 """
@@ -21,7 +21,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class LaunchedJob:
-    """`run` once."""
+    """The launched job. Call `run` once."""
 
     def __init__(self, asked: Asked, output: OutputWriter) -> None:
         self._loop, self._output = asyncio.get_running_loop(), output
@@ -36,9 +36,9 @@ class LaunchedJob:
         self._over: asyncio.Future[machine.Over] = self._loop.create_future()
 
     async def run(self) -> int:
-        """Return the exit code of this command.
+        """Run the job to its end, and return the exit code of this command.
 
-        Raises InvariantError for a bug: the hosts are hung up on, as they are at every end.
+        Raises InvariantError for a bug; the hosts are disconnected then, as at every end.
         """
         for number in _PASSED_ON:
             if signal.getsignal(number) != signal.SIG_IGN:

@@ -47,23 +47,23 @@ class HostLink:
         self._on_end(LinkEnded(self._name, *self._why(client, code, trouble)))
 
     def send(self, message: ToHost) -> None:
-        """Tell the host."""
+        """Send the host a message."""
         if self._client is not None:
             self._client.send(frame(message))
 
     def hang_up(self) -> None:
-        """Tell the host nothing more."""
+        """Close the sending side of the link."""
         if self._client is not None:
             self._client.hang_up()
 
     def kill(self) -> None:
-        """Do not wait for the host."""
+        """Kill the ssh client without waiting for the host."""
         self._is_killed = True
         if self._client is not None:
             self._client.kill()
 
     async def _listen(self, client: SshClient) -> str:
-        """To the end of what the host says. What is wrong with it."""
+        """Read the host's messages to their end, and return what is wrong with the link."""
         while data := await client.read():
             try:
                 messages = self._reader.feed(data)

@@ -28,69 +28,69 @@ from rallypoint.errors import ExitClass
 from rallypoint.wire import launch_link as wire
 
 REACH_S = 60.0
-"""Seconds that a host may take to answer."""
+"""The time limit of a host's first answer, in seconds."""
 BEAT_S = 2.0
 SILENCE_S = 60.0
 """Seconds without a message until the agent of a host takes the link for broken."""
 AT_ONCE = 64
-"""Hosts that are being reached at the same time: a machine that ssh jumps by takes no more."""
+"""The most hosts that are being reached at once, because a jump host accepts no more."""
 APART_S = 1.5 * REPEAT_S
-"""Two of the same signal so close are one: agents take them so, also when they come a little later
-or earlier there."""
+"""The time in seconds within which equal signals count as one; agents do the same, even if they get
+them a little later or earlier."""
 _HURRIED = 2
-"""The number of the signal that tells the agents to wait for nothing."""
+"""The number of the signal that tells the agents to stop waiting."""
 _OF_THE_JOB = frozenset(outcome.value for outcome in Outcome if not outcome.row.of_one)
 
 
 class HostPart(Enum):
-    """The part that a host has in the launch."""
+    """The state of a host in the launch."""
 
     ASKED = "asked"
     READY = "ready"
     RUNS = "runs"
     ENDED = "ended"
-    """The host's agent has told how the job ended."""
+    """The host's agent has reported how the job ended."""
     DETACHED = "detached"
-    """The host's agent runs on without this command, which can tell it nothing more."""
+    """The host's agent continues without this command, which can send it nothing more."""
     GONE = "gone"
     """The host never was there, or has left or lost the job."""
 
 
 class Launch(Struct, eq=False):
-    """All that is known of one launch. The keys are the names of hosts."""
+    """The state of one launch. The keys are the names of hosts."""
 
     asked: Asked
     reach_until: float
-    """Hosts that have not answered by then are not waited for."""
+    """The time after which hosts that have not answered are not waited for."""
     parts: dict[str, HostPart]
-    """The part of each host, in their order."""
+    """The state of each host, in their order."""
     unreached: list[str]
-    """The hosts that are yet to be reached."""
+    """The hosts that are still to be reached."""
     reaching: set[str] = field(default_factory=set)
-    """The hosts that have said nothing yet."""
+    """The hosts that have not answered yet."""
     hellos: dict[str, wire.Hello] = field(default_factory=dict)
     started: dict[str, wire.Started] = field(default_factory=dict)
     said: dict[str, SummaryRead] = field(default_factory=dict)
-    """The summaries that agents have left."""
+    """The summaries that agents have sent."""
     mistakes: int = 0
-    """Hosts that were reached and lack something, or whose agents refuse the job."""
+    """The number of hosts that were reached and lack something, or whose agents refuse the job."""
     where: Endpoint | None = None
     """The endpoint that was chosen for the nodes."""
     is_started: bool = False
     ending_code: int = 0
-    """The exit code of a job that is ended for want of hosts."""
+    """The exit code of a job that is ended because there are too few hosts."""
     caught: list[int] = field(default_factory=list)
     """The signals that this command got."""
     caught_at: float = -inf
     is_over: bool = False
 
     def those(self, part: HostPart) -> list[str]:
-        """Note that the hosts that have this part, in their order."""
+        """Return the hosts in this state, in their order."""
         return [name for name, found in self.parts.items() if found is part]
 
 
 class Heard(Struct, frozen=True):
-    """A host has said this, which is no output."""
+    """A message of a host, other than output."""
 
     name: str
     message: wire.FromHost
@@ -102,7 +102,7 @@ class LinkEnded(Struct, frozen=True):
     name: str
     why: str
     is_mistake: bool = False
-    """The host was reached and lacks something."""
+    """Whether the host was reached and lacks something."""
 
 
 class Signalled(Struct, frozen=True):
@@ -122,14 +122,14 @@ class Reach(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """Tell this host."""
+    """Send a message to this host."""
 
     name: str
     message: wire.ToHost
 
 
 class HangUp(Struct, frozen=True):
-    """Tell this host nothing more; it may still speak."""
+    """Close the sending side of the link; the host may still send."""
 
     name: str
 
@@ -141,13 +141,13 @@ class Kill(Struct, frozen=True):
 
 
 class Say(Struct, frozen=True):
-    """Tell the person this, with the time."""
+    """Show a line to the user, with the time."""
 
     text: str
 
 
 class Print(Struct, frozen=True):
-    """Tell the person these lines, as they are."""
+    """Print these lines unchanged."""
 
     lines: tuple[str, ...]
 
@@ -159,21 +159,18 @@ class EndOutput(Struct, frozen=True):
 
 
 class ShowLast(Struct, frozen=True):
-    """Show the last lines of one of these hosts, that with the most.
-
-    `as_one_host`: with its name.
-    """
+    """Show the last lines of the host with the most of them. `as_one_host`: with its name."""
 
     names: tuple[str, ...]
     as_one_host: bool = True
 
 
 class Hurry(Struct, frozen=True):
-    """Wait for nothing more, not even for the console."""
+    """Stop all waits, even that for the console."""
 
 
 class Over(Struct, frozen=True):
-    """End, with this exit code. Ends on hosts that run nothing may take so many seconds to go."""
+    """End with this exit code. Hosts without an agent get this many seconds to go."""
 
     code: int
     patience_s: float
@@ -190,10 +187,7 @@ def begin(asked: Asked, at: float) -> Launch:
 
 
 def step(state: Launch, event: Event, at: float) -> list[Effect]:
-    """Apply one event, which has come at this time, and return what is to be done.
-
-    O(number of hosts).
-    """
+    """Apply one event, and return the effects. O(number of hosts)."""
     effects: list[Effect] = []
     match event:
         case Signalled(number):
@@ -214,7 +208,7 @@ def step(state: Launch, event: Event, at: float) -> list[Effect]:
 
 
 def abandon(state: Launch) -> None:
-    """End a launch that has a bug: from now on only signals have an effect."""
+    """End a launch after a bug: from now on only signals have an effect."""
     state.is_over = True
 
 
@@ -275,7 +269,7 @@ def _ended(state: Launch, name: str, end: wire.AgentEnded) -> list[Effect]:
 
 
 def _end_if_too_few(state: Launch) -> list[Effect]:
-    """End a job that can't go on: nobody will come in place of those that are gone."""
+    """End a job that can't continue, because lost hosts are not replaced."""
     if state.asked.detach:
         return []  # Agents that run on can't be told.
     runs, least = state.those(HostPart.RUNS), state.asked.plan.least
@@ -363,7 +357,7 @@ def _start(state: Launch, ready: list[str]) -> list[Effect]:
 
 
 def _leader(state: Launch, ready: list[str]) -> str:
-    """Return the first host that others can reach: a name of this machine may mean its loopback."""
+    """Return the first host that others can reach: this machine's name may resolve to loopback."""
     others = [name for name in ready if not _is_loopback(state.hellos[name].address)]
     return (others or ready)[0]
 
@@ -395,7 +389,7 @@ def _detached(state: Launch) -> list[Effect]:
 
 
 def _end(state: Launch) -> list[Effect]:
-    """End with what the summaries say, judged as by `rallypoint verdict`."""
+    """End with the verdict of the summaries, judged as by `rallypoint verdict`."""
     code = state.ending_code or ExitClass.INFRASTRUCTURE.value
     if state.caught and not state.ending_code:
         code = SIGNALLED + state.caught[0]

@@ -13,13 +13,13 @@ _NOT_HERE = frozenset(
     {"--standalone", "--scheduler", "--node-id", "--explain", "--print-completion"}
     | {"--node-rank", "--master-addr", "--master-port"}
 )
-"""Options that say of one node what this command says of all, or have no meaning here."""
+"""The options that are for one node only, or meaningless in this command."""
 PASSED_ON = FLAGS.keys() - _NOT_HERE
-"""The options of `rallypoint run` that it takes."""
+"""The options of `rallypoint run` that are passed on."""
 HERE = frozenset(
     {"--nnodes", "--spares", "--rdzv-id", "--rdzv-conf", "--output", "--token-file", "--token-fd"}
 )
-"""Options that the command reads itself. Agents then get the same, or less."""
+"""The options that this command reads itself; agents then get the same, or less."""
 
 _OTHERWISE = {
     "--nnodes": ("the same as --nodes, by its name in torchrun", "all hosts"),
@@ -31,7 +31,7 @@ _OTHERWISE = {
     "--rdzv-id": ("name of the job", "random"),
     "--token-file": ("the secret that nodes share, a file here", ""),
 }
-"""The meaning of these options here, and their defaults."""
+"""The help of options with another meaning here, and their defaults."""
 
 
 def _row(row: Setting) -> Setting:

@@ -1,10 +1,10 @@
-"""One output, of what all hosts write.
+"""The combined output of all hosts.
 
 The lines of agents have the names of their hosts, and those of workers their ranks (--output
-prefix); any other gets the name of its host. The last lines of an agent tell how the job has ended,
+prefix); other lines get the name of their host. The last lines of an agent say how the job ended,
 and are much the same on all hosts: those of one are shown.
 
-The console may be slow, or stopped by Ctrl-S: a thread writes to it, and the links go on.
+The console may be slow, or stopped by Ctrl-S: a thread writes to it, so that the links continue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rallypoint.threads import run_in_thread
 
 _STDOUT, _STDERR = 1, 2
 _FULL_BYTES = 1024 * 1024
-"""The bytes that may wait for the console before the hosts have to."""
+"""The most bytes that wait for the console before the hosts have to wait."""
 _DATED = re.compile(rb"rallypoint \d\d:\d\d:\d\d")
 _LAST = (b"rallypoint: ", b'{"event":"verdict"')
 
@@ -37,11 +37,11 @@ class _Stream:
     def __init__(self) -> None:
         self.lines = LineAssembler(b"")
         self.holds = False
-        """The last line was one of the last lines."""
+        """Whether the previous line was one of the agent's last lines."""
 
 
 class OutputWriter:
-    """For one loop. `run` writes until `close`."""
+    """The writer of the output. For one loop. `run` writes until `close`."""
 
     def __init__(self, names: tuple[str, ...], mode: str) -> None:
         """`mode`: what --output says, `prefix` or `inherit`; of one host all is shown as it is."""
@@ -62,11 +62,11 @@ class OutputWriter:
         self._put(_STDERR, printed(render_event(event_now(kinds.NOTICE(text)))).encode())
 
     def lines(self, *lines: str) -> None:
-        """Lines as they are."""
+        """Print lines unchanged."""
         self._put(_STDERR, printed(*lines).encode())
 
     async def take(self, name: str, fd: int, data: bytes) -> None:
-        """Take what a host has written. Waits while the console is slow."""
+        """Print a host's output. Waits while the console is slow."""
         if fd not in (_STDOUT, _STDERR):
             return
         if self._is_alone or (self._mode == "inherit" and fd == _STDOUT):
@@ -76,12 +76,12 @@ class OutputWriter:
         await self._room.wait()
 
     def settle(self) -> None:
-        """Show what was drawn and is left alone since."""
+        """Show rows that were drawn and not redrawn since."""
         for name, fd in self._streams:
             self._each(name, fd, lambda lines: lines.settle(time.monotonic()))
 
     def ended(self, name: str) -> None:
-        """Show the rest of this host: nothing more comes from it."""
+        """Show the rest of this host's output, which has ended."""
         for fd in (_STDOUT, _STDERR):
             self._each(name, fd, LineAssembler.finish)
 
@@ -92,7 +92,7 @@ class OutputWriter:
         self._put(_STDERR, b"".join(prefix + line + b"\n" for line in lines))
 
     def last_size(self, name: str) -> int:
-        """Return how many last lines there are of it."""
+        """Return the number of this host's last lines."""
         return len(self._last[name])
 
     async def run(self) -> None:
@@ -117,7 +117,7 @@ class OutputWriter:
         self._cancel_if_due()
 
     def give_up(self) -> None:
-        """Have nobody wait for the console. What it takes until `close` is still shown."""
+        """Stop waiting for the console; output that it takes until `close` is still shown."""
         self._is_given_up = True
         self._room.set()
         self._cancel_if_due()
@@ -133,7 +133,7 @@ class OutputWriter:
             self._put(fd, b"".join(shown))
 
     def _line(self, name: str, fd: int, stream: _Stream, line: bytes) -> bytes:
-        """Return the line as it is shown, with a line feed; empty: it is not shown now."""
+        """Return the line to show, with a line feed; empty: it is not shown now."""
         if fd == _STDERR:
             if line.startswith(_LAST) or (stream.holds and line.startswith(b"    ")):
                 stream.holds = True
@@ -165,7 +165,7 @@ class OutputWriter:
                 self._room.clear()
 
     def _write(self, batch: list[tuple[int, bytes]]) -> None:
-        """In a thread."""
+        """Write the lines, in a thread."""
         for fd, data in batch:
             if fd in self._gone:
                 continue

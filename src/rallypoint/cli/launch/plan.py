@@ -1,9 +1,7 @@
-"""The plan of `rallypoint launch`, from its command line.
+"""The plan of `rallypoint launch`: the hosts, how to reach them, and the command on each.
 
-Which hosts, how they are reached, and what each of them is to run.
-
-What is wrong with it is said here, before a host is reached: the options of `rallypoint run` are
-read as an agent will read them, except for what only its machine knows.
+Errors are reported here, before a host is reached: the options of `rallypoint run` are read as an
+agent will read them, except for facts of its machine.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ from rallypoint.wire.launch_link import Started
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLUG_INS = frozenset({"--logs-specs", "--event-log-handler"})
-"""Options that name plug-ins of packages which may be installed on the hosts alone."""
+"""The options whose plug-ins may be installed on the hosts only."""
 _SSH = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
 )
-"""No question is asked, a host that is down is noticed, and so is a link that is cut. What a person
-gives with --ssh stands before it, and wins."""
+"""The options of ssh: it asks nothing, and detects a host that is down and a broken link. Options
+of --ssh stand before them, and take precedence."""
 
 
 class Remote(Struct, frozen=True):
@@ -54,13 +52,13 @@ class Remote(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """All that was asked for."""
+    """The requested launch."""
 
     hosts: tuple[Host, ...]
     least: int
-    """The number of hosts that must take part."""
+    """The least number of hosts that must take part."""
     most: int
-    """The number of hosts that work; further ones stand by."""
+    """The number of hosts that work; further ones are on standby."""
     remote: Remote
     run_id: str
     options: tuple[str, ...]
@@ -73,17 +71,17 @@ class Plan(Struct, frozen=True):
     words: tuple[str, ...]
     """The script and its arguments."""
     script: str
-    """The file that every host must have; empty: it is a module or a program."""
+    """The file that every host needs; empty: a module or a program is run."""
     output: str
     """The value of --output."""
 
     def ssh_command(self, host: Host) -> tuple[str, ...]:
-        """Return the words that reach it. The last is for its login shell, whichever that is."""
+        """Return the command that reaches the host. Its last word is for the login shell there."""
         there = f"exec {shlex.quote(self.remote.python)} -P -m rallypoint.cli.launch.host"
         return (*self.remote.ssh, *_port(host), *_SSH, "--", host.target, there)
 
     def ssh_words(self, name: str) -> tuple[str, ...]:
-        """Return the words that a person would type, before the command there."""
+        """Return the words that a user would type before the command on that host."""
         host = next(each for each in self.hosts if each.name == name)
         return (*self.remote.ssh, *_port(host), host.target)
 
@@ -114,7 +112,7 @@ def _port(host: Host) -> tuple[str, ...]:
 
 
 class Asked(Struct, frozen=True):
-    """A plan, and what is of this terminal alone."""
+    """A plan, and the properties of this terminal."""
 
     plan: Plan
     token: str
@@ -272,7 +270,7 @@ def _passed_on(scanned: Scanned) -> list[str]:
 
 
 class AnyMachine(ThisHost):
-    """One of which nothing is known yet."""
+    """A machine of which nothing is known yet."""
 
     def count_workers(
         self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]
@@ -302,7 +300,7 @@ class AnyMachine(ThisHost):
 
 
 def _check(plan: Plan, workers: Given | None) -> None:
-    """Check for what an agent would refuse wherever it runs. Raises UsageError."""
+    """Refuse options that an agent would refuse on any machine. Raises UsageError."""
     for host in plan.hosts:
         check_name("--hosts", host.name)
         most = MAX_NODES if host.max_slots is None else host.max_slots
@@ -317,10 +315,10 @@ def _check(plan: Plan, workers: Given | None) -> None:
 def detached_lines(
     plan: Plan, started: Mapping[str, Started], where: Endpoint | None, summary: str
 ) -> Iterator[str]:
-    """Yield how to look at a job that runs on without its terminal, and to end it.
+    """Yield how to look at a detached job, and how to end it.
 
-    `started`: by host. `where` the nodes connect, if this command has chosen it. `summary`: what
-    --json-summary says.
+    `started` is by host. `where` is the endpoint, if this command has chosen it, and `summary` the
+    value of --json-summary.
     """
     yield f"rallypoint: {job_name(plan.run_id)} runs on without this terminal"
     for name, there in started.items():
@@ -342,6 +340,6 @@ def detached_lines(
 
 
 def _quoted(word: str) -> str:
-    """For the shell there, behind the one here; most paths need nothing."""
+    """Quote a word for the remote shell; most paths need no quotes."""
     there = shlex.quote(word)
     return word if there == word else shlex.quote(there)

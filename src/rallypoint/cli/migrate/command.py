@@ -42,7 +42,10 @@ equivalent, 2 it can't be translated.
 
 
 def run(argv: list[str]) -> int:
-    """Print it to stdout. Reads stdin for `-`. Raises UsageError and HelpRequested."""
+    """Print the translated line to stdout.
+
+    Reads stdin for `-`. Raises UsageError and HelpRequested.
+    """
     words, tail = with_hint(MIGRATE, lambda: _words(argv))
     line = translate(words)
     check(line)
@@ -65,8 +68,9 @@ def _words(argv: Sequence[str]) -> tuple[list[Word], str]:
 
 
 def check(line: Line) -> None:
-    """Have the command read the line as far as it can without its hosts, files and variables, and
-    add what it would tell. Raises UsageError.
+    """Check the line with the parser of the command, and add its remarks.
+
+    Hosts, files and variables of this machine are not read. Raises UsageError.
     """
     words = [*line.options, *line.program]
     try:
@@ -87,13 +91,13 @@ def check(line: Line) -> None:
 
 
 class _AnyMachine(AnyMachine):
-    """One that has whatever file is named."""
+    """A machine that has every file that is named."""
 
     def __init__(self, hosts: str = "") -> None:
         self._hosts = hosts
 
     def read_whole(self, path: str) -> str:
-        """Return the text of a list of hosts, here or a made-up one. Raises UnicodeDecodeError."""
+        """Return the text of a list of hosts, real or made-up. Raises UnicodeDecodeError."""
         try:
             return super().read_whole(path)
         except OSError:

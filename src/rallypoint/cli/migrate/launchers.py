@@ -1,10 +1,13 @@
-"""The options of other launchers, and what becomes of them. Pure data.
+"""The options of other launchers, and their translation.
 
-A row: names, 0 to 2 values, `=`, and what becomes of them: options of ours with `;` between them
-(`{}` is the value), `@` and the name of a fact for `translate.py`, or nothing. Behind `|` stands
-what is different, for a person; after `!`, why there is no equivalent. From the pages of these
-launchers: horovodrun 0.28, DeepSpeed 0.19, Open MPI 4 and 5, MPICH's and Intel's Hydra,
-nvidia-resiliency-ext 0.4 to 0.7, Slurm 22 to 24.
+Pure data.
+
+A row: names, 0 to 2 values, `=`, and the translation: options of Rallypoint with `;` between them
+(`{}` is the value), `@` and the name of a fact for `translate.py`, or nothing. After `|` stands the
+difference, for the user; after `!`, why there is no equivalent.
+
+From the pages of these launchers: horovodrun 0.28, DeepSpeed 0.19, Open MPI 4 and 5, MPICH's and
+Intel's Hydra, nvidia-resiliency-ext 0.4 to 0.7, Slurm 22 to 24.
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ nice no-kill overcommit overlap oversubscribe preserve-env propagate pty quiet u
 quit-on-interrupt resv-ports spread-job use-min-nodes verbose X H I K l k O s E Q u v
 """
 SRUN_SWITCHES = frozenset(_SWITCHES.split())
-"""Options of srun without a value, or whose value stands behind `=` only; the others have one."""
+"""The options of srun without a value, or with a value after `=` only; the others have one."""
 _READS = "the program reads RANK, WORLD_SIZE and LOCAL_RANK instead, as torch.distributed does"
 HEADS = {
     "horovodrun": f"hvd.init() finds no launcher of Horovod: {_READS}",
@@ -107,11 +110,11 @@ HEADS = {
     "ft_launcher": "heartbeats of RankMonitorClient are not heard: workers tell their steps by "
     "rallypoint.worker.progress, or print them (--progress-pattern)",
 }
-"""The line that tells the difference for every job of a launcher."""
+"""The line with the general difference for each launcher's jobs."""
 
 
 class Fate(NamedTuple):
-    """The part of a row behind its names."""
+    """The translation in a row."""
 
     values: int
     to: str

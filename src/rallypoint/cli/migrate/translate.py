@@ -1,6 +1,6 @@
-"""The command line of another launcher becomes a line of `rallypoint run` or `rallypoint launch`.
+"""The translation of another launcher's command line to `rallypoint run` or `launch`. Pure.
 
-The result is not checked here, see `command.py`. Pure.
+The result is not checked here, see `command.py`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _START_TORCHRUN = ("accelerate", "fabric", "torchx")
 _EXAMPLES = {"--node-rank": "0", "--rdzv-endpoint": "host", "--master-addr": "host"}
 _TEXTS = ("text", "path", "directory", "file")
 _UNKNOWN = "--insecure"
-"""Stands for a list of options that only a shell knows: a switch that needs no other option."""
+"""A stand-in for a list of options that only a shell knows: a switch that needs no other option."""
 
 
 class Line(Struct):
-    """A line of ours, as far as it is made."""
+    """A line of Rallypoint that is being made."""
 
     launcher: str
     before: list[Word]
@@ -47,11 +47,11 @@ class Line(Struct):
     options: list[Word] = field(default_factory=list)
     program: list[Word] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
-    """Lines for a person: differences."""
+    """The differences, as lines for the user."""
     lost: list[str] = field(default_factory=list)
     """Lines for a person: options and values without an equivalent."""
     facts: dict[str, Word] = field(default_factory=dict)
-    """Values that become options of ours together with others."""
+    """The values that become options only together with others."""
 
     def give(self, flag: str, value: Word | str | None = None) -> None:
         """Add an option; with no value, a switch."""
@@ -59,7 +59,7 @@ class Line(Struct):
         self.options += [quoted(flag), *([word] if word else [])]
 
     def number(self, name: str) -> int:
-        """Return the number that a fact is; 0: it is none, or is known to a shell only."""
+        """Return the number of a fact; 0: it is not one, or only a shell knows it."""
         word = self.facts.get(name)
         return int(word.text) if word and word.text.isdecimal() else 0
 
@@ -88,7 +88,7 @@ def translate(words: Sequence[Word]) -> Line:
 
 
 def _launcher_at(words: Sequence[Word]) -> tuple[str, int]:
-    """Return the launcher that the words begin with, and by how many; empty: none."""
+    """Return the launcher at the beginning of the words, and its number of words; empty: none."""
     base = words[0].text.rpartition("/")[2] if words else ""
     texts = [word.text for word in words if word.text != "-u"]
     if _PYTHON.fullmatch(base) and texts[1:2] == ["-m"] and len(texts) > 2:
@@ -97,7 +97,7 @@ def _launcher_at(words: Sequence[Word]) -> tuple[str, int]:
 
 
 def stand_ins(words: Sequence[Word], options: Mapping[str, Setting]) -> list[str]:
-    """Return the words as our parser may read them: with examples where a shell puts in values."""
+    """Return the words for the option parser, with examples for values that a shell inserts."""
     texts: list[str] = []
     while (at := len(texts)) < len(words) and (text := words[at].text) != "--":
         if _is_list_of_options(words[at:]):
@@ -115,7 +115,10 @@ def stand_ins(words: Sequence[Word], options: Mapping[str, Setting]) -> list[str
 
 
 def _is_list_of_options(words: Sequence[Word]) -> bool:
-    """Return whether the first one is a variable with options of the launcher: a script follows."""
+    """Return whether the first word is a variable with options of the launcher.
+
+    A script follows it.
+    """
     later = [word.text for word in words[1:]]
     is_variable = words[0].varies and words[0].text.startswith("$")
     return is_variable and any(text.endswith(".py") or text == "-m" for text in later)
@@ -136,7 +139,7 @@ def _name(word: Word) -> str:
 
 
 def _from_torch(line: Line, words: list[Word]) -> None:
-    """The options are ours already."""
+    """Translate a line of torchrun, whose options Rallypoint takes unchanged."""
     words = [
         quoted(word.text.removesuffix("-v2")) if word.text.endswith("etcd-v2") else word
         for word in words
@@ -189,7 +192,7 @@ def _read(line: Line, words: list[Word]) -> list[Word]:
 
 
 def _decide(line: Line, name: str, words: Sequence[Word]) -> None:
-    """Do with an option what its row says."""
+    """Translate an option as its row says."""
     row, spelled = OPTIONS[line.launcher].get(name), _name(words[0])
     if row is None or row.about.startswith("!"):
         why = row.about[1:] if row else ""
@@ -213,7 +216,7 @@ def _decide(line: Line, name: str, words: Sequence[Word]) -> None:
 
 
 def _from_cluster(line: Line, words: list[Word]) -> None:
-    """A launcher that is started once, for all hosts."""
+    """Translate a line of a launcher that is started once for all hosts."""
     rest, facts = _read(line, words), line.facts
     if line.launcher == "deepspeed":
         _as_deepspeed(line)
@@ -244,7 +247,7 @@ def _from_cluster(line: Line, words: list[Word]) -> None:
 
 
 def _place(line: Line) -> None:
-    """Say which hosts work, and with how many workers."""
+    """Add the options for the working hosts, and their numbers of workers."""
     hosts, per_node = line.facts.get("hosts"), line.facts.get("per-node")
     line.give(*(("--hosts", hosts) if hosts else ("--hostfile", line.facts["hostfile"])))
     listed = hosts.text.split(",") if hosts and not hosts.varies else []
@@ -273,7 +276,7 @@ def _place(line: Line) -> None:
 
 
 def _without_hosts(line: Line) -> None:
-    """Say in another way what `rallypoint run` has no option for."""
+    """Translate facts without an option of `rallypoint run` in another way."""
     for at in range(len(line.options) - 2, -1, -1):
         flag, value = line.options[at].text, line.options[at + 1]
         if flag in ("--env", "--chdir", "--ssh"):
@@ -311,7 +314,7 @@ def _as_deepspeed(line: Line) -> None:
 
 
 def _program(line: Line, words: list[Word]) -> None:
-    """Say what the workers run: a script, a module or a program."""
+    """Add the program of the workers: a script, a module or a program."""
     if not words:
         raise UsageError(f"{line.launcher}: the program that it starts is missing")
     if ":" in (word.text for word in words):
@@ -333,7 +336,7 @@ def _program(line: Line, words: list[Word]) -> None:
 
 
 def _from_srun(line: Line, words: list[Word]) -> None:
-    """One agent on each node, in the place of one task for each worker."""
+    """Translate a line of srun: one agent on each node instead of one task for each worker."""
     line.before.append(quoted("srun"))
     while words and words[0].text.startswith("-"):
         if found := re.fullmatch(r"(-[Nnc])(.+)", words[0].text):

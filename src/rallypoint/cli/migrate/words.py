@@ -1,4 +1,4 @@
-"""Words of a shell's command line, each with the text that was written for it. Pure.
+"""The words of a shell's command line, each with its original text. Pure.
 
 Variables and commands in a word (`$RANK`, `$(hostname)`) are left for the shell that will run the
 line.
@@ -22,15 +22,15 @@ _PIECE = re.compile(
 
 
 class Word(Struct, frozen=True):
-    """One word. A program gets `text`, once the shell has put in what `varies`."""
+    """One word. A program gets `text`, once the shell has replaced what `varies`."""
 
     text: str
     raw: str
-    """The same for a shell."""
+    """The word in the shell's notation."""
     varies: bool = False
 
     def after(self, start: str) -> Word:
-        """Return the word without this beginning of it."""
+        """Return the word without this beginning."""
         if self.raw.startswith(start):
             return Word(self.text[len(start) :], self.raw[len(start) :], self.varies)
         return quoted(self.text.removeprefix(start))
@@ -43,7 +43,7 @@ class Word(Struct, frozen=True):
         return quoted(start + self.text)
 
     def assigned(self) -> Word:
-        """Return `NAME=VALUE` so that a shell takes it for a variable: its name has no quotes."""
+        """Return `NAME=VALUE` in the form of a shell's variable: its name has no quotes."""
         name, _, value = self.text.partition("=")
         if self.raw.startswith(f"{name}="):
             return self
@@ -53,13 +53,15 @@ class Word(Struct, frozen=True):
 
 
 def quoted(text: str) -> Word:
-    """Make a word that no shell changes."""
+    """Return a word that no shell changes."""
     return Word(text, shlex.quote(text))
 
 
 def split(line: str) -> tuple[list[Word], str]:
-    """Return the words of the first command, and what follows it: a redirection, a pipe, a second
-    command. Raises UsageError for a quote that is not closed.
+    """Return the words of the first command, and the rest of the line.
+
+    The rest begins at a redirection, a pipe or a second command. Raises UsageError for a quote that
+    is not closed.
     """
     line = line.replace("\\\r\n", " ").replace("\\\n", " ").strip()
     words: list[Word] = []

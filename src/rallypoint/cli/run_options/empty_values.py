@@ -1,7 +1,7 @@
-"""Options whose value is empty, as that of a shell variable that is not set leaves it.
+"""Options with an empty value, as of a shell variable that is not set.
 
-Where torchrun takes that for an option that was not given, so does this; all others are refused
-with one line that says so. Pure.
+If torchrun treats such an option as absent, so does this; all others are refused with one line.
+Pure.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ from rallypoint.errors import UsageError
 
 _NOT_GIVEN = frozenset(flag for flag, row in FLAGS.items() if row.may_be_empty)
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
-"""The options that do not count where there is one node; of several each would look for node 0 on
-its own machine."""
+"""The options that are ignored for one node; with several nodes an empty one is an error."""
 _BLANKS_COUNT = frozenset({"--log-line-prefix-template"})
 """Blanks alone are a value; of the other options they are none."""
 _WHY = "as by a shell variable that is not set"
 
 
 def without_empty(scanned: Scanned) -> Scanned:
-    """Return the same without the options that an empty value takes away.
+    """Return the command line without the options whose value is empty.
 
-    `Scanned.empty` names them.
-
-    Raises UsageError for those that need a value.
+    `Scanned.empty` names them. Raises UsageError for options that need a value.
     """
     empty = {flag for flag, given in scanned.values.items() if is_empty(flag, given[-1].text)}
     refused = empty - _NOT_GIVEN - _OF_ONE_NODE
@@ -38,7 +35,7 @@ def without_empty(scanned: Scanned) -> Scanned:
 
 
 def is_empty(flag: str, text: str) -> bool:
-    """Return whether this is no value for the option."""
+    """Return whether the text counts as no value for the option."""
     row = FLAGS.get(flag)
     takes_value = row is None or bool(row.metavar)
     return takes_value and not (text if flag in _BLANKS_COUNT else text.strip())
@@ -50,11 +47,11 @@ def needs_a_value(flag: str) -> str:
 
 
 def was_empty(scanned: Scanned, flag: str) -> str:
-    """How a message begins about an option that is missing; nothing if it was not there at all."""
+    """Return the beginning of a message about an option with an empty value; else empty."""
     return f"{flag} is empty, {_WHY}; " if flag in scanned.empty else ""
 
 
 def refuse_empty(flag: str) -> None:
-    """Refuse an option that needs a value however many nodes there are. Raises UsageError."""
+    """Raise UsageError for an option that needs a value however many nodes there are."""
     if flag not in _NOT_GIVEN | _OF_ONE_NODE:
         raise UsageError(needs_a_value(flag))

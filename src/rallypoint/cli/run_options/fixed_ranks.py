@@ -1,7 +1,7 @@
-"""Tell jobs with fixed ranks from others, which do not use some options, and say so.
+"""The options of fixed ranks, which elastic jobs ignore with a remark. Pure.
 
 Operators and schedulers set `PET_NODE_RANK`, `PET_MASTER_ADDR` and `PET_MASTER_PORT` on every node,
-whatever back end the job has. As with torchrun, an elastic one does not look at them. Pure.
+whatever backend the job has. As with torchrun, an elastic job ignores them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
 
 
 def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
-    """Return the same without the options that an elastic job does not use.
+    """Return the command line without the options that an elastic job ignores.
 
-    One remark is added to `notices` if there are any. Raises UsageError.
+    A remark is added to `notices` if there are any. Raises UsageError.
     """
     given = [value for flag in _OF_FIXED_RANKS if (value := scanned.get(flag)) is not None]
     elastic = _elastic_by(scanned)
@@ -34,9 +34,9 @@ def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _elastic_by(scanned: Scanned) -> str:
-    """Return the option by which a job is elastic, as it was written.
+    """Return the option that makes a job elastic, as it was written.
 
-    Empty: it may have fixed ranks, or a handler of another package.
+    Empty: the job may have fixed ranks, or another package's handler.
     """
     if scanned.on("--standalone"):
         return "--standalone"

@@ -1,7 +1,7 @@
 """The nodes that take part and their order: `--spares` and `--topology`.
 
-Both are read first, and become what the rest of the command line means by `--nnodes` and
-`--topology KEY`. The coordinator decides by these and `--world-multiple-of`.
+Both are read first, and change the meaning of `--nnodes` and `--topology KEY` for the rest of the
+command line. The coordinator uses these and `--world-multiple-of`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from rallypoint.errors import UsageError
 
 _FILE, _COMMAND = "file:", "cmd:"
 COMMAND_TIMEOUT_S = 10.0
-"""The time limit of `--topology cmd:COMMAND`."""
+"""The time limit of `--topology cmd:COMMAND`, in seconds."""
 _FIXED = ("--node-rank", "--master-addr", "--master-port", "--standalone")
 """The options that mean that every node of the job takes part."""
 
 
 def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:
-    """Return the same with the number of nodes that work and the key of the topology itself.
+    """Return the command line with the number of working nodes, and the topology's key.
 
-    Raises UsageError. Blocks while a file or a command is asked, 10 s at most for a command.
+    Raises UsageError. Blocks while a file or a command is read, 10 s at most for a command.
     """
     found: dict[str, Given] = {}
     spares = scanned.get("--spares")

@@ -1,7 +1,7 @@
-"""The register of a job, by which any of its nodes may lead it: what the command line says of it.
+"""The register of a job that any of its nodes may lead, from the command line.
 
 `run` keeps the register where `--rdzv-backend` and `--rdzv-endpoint` say; other commands find the
-job's coordinator by it.
+job's coordinator through it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def _is_file_store(scanned: Scanned) -> bool:
 
 
 def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, str | None]:
-    """The options and the backend where `store_type=file` has nodes meet by a path, which is one
-    job's: its record lies in a directory beside the file that torch would make. Without a path each
-    node is alone, as with torch, which makes a temporary file. Raises UsageError.
+    """Return the options and the backend, with `store_type=file` turned into a shared path.
+
+    The path is that of one job: its record lies in a directory beside the file that torch would
+    make. Without a path each node is alone, as with torch, which makes a temporary file. Raises
+    UsageError.
     """
     where = scanned.get("--rdzv-endpoint")
     if not _is_file_store(scanned) or (where is None and scanned.nodes[1] == 1):
@@ -68,7 +70,7 @@ def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, st
 
 
 def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:
-    """Return the same for all jobs that are kept there."""
+    """Return the register for all jobs in a place, and the rest of the command line."""
     row, where = _row(backend), scanned.get("--rdzv-endpoint")
     if where is None and row.needs:
         raise UsageError(
@@ -94,7 +96,7 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
 
 
 def _by(scanned: Scanned, backend: str) -> str:
-    """Return how the backend was given."""
+    """Return the option by which the backend was given."""
     given = scanned.get("--rdzv-backend")
     return f"{named.rdzv_backend} {backend}" if given is None else given.origin
 
@@ -119,13 +121,13 @@ def _add_password(
 
 
 def check_conf(rest: Scanned) -> None:
-    """Check the `--rdzv-conf` of a command to which it can only tell a place. Raises UsageError."""
+    """Check the `--rdzv-conf` of a command that uses it only for the place. Raises UsageError."""
     for _, other in rest.conf():
         raise other.wrong("only the keys of the backend are of use here")
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:
-    """Return a remark on each option that has no meaning where any node may lead."""
+    """Return a remark on each option without a meaning where any node may lead."""
     return [
         f"{given.origin} has no effect with {_by(scanned, backend)}: any node may host the job"
         for name in OF_A_FIXED_HOST

@@ -59,7 +59,7 @@ from rallypoint.wire.address import ANY_PORT, Address
 
 _BACKENDS = (*BY_ENDPOINT, *ENGINE_NAMES)
 _INTERVAL_S, _ATTEMPTS = 5.0, 3
-"""torchrun's defaults of the lease, where only one of its two keys is given."""
+"""The defaults of torchrun for the lease, if only one of its two keys is given."""
 HEARTBEAT_S, BEATS = 1.0, 5
 """A heartbeat each second; at least so many in a lease."""
 _ROWS = {row.flag: row for row in SETTINGS}
@@ -74,19 +74,19 @@ Fields = dict[str, Any]
 
 
 class Reading(Struct, frozen=True):
-    """The settings that were given, after one pass has read them."""
+    """The settings after one pass over the options."""
 
     rendezvous: RendezvousConfig
     fields: dict[str, Fields]
     """The values for the other parts of `AgentConfig`, by part."""
     scanned: Scanned
-    """With the keys of `--rdzv-conf` among the options."""
+    """The command line, with the keys of `--rdzv-conf` among the options."""
 
 
 def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> Reading:
-    """Read all options, and decide how the nodes find each other.
+    """Read all options, and decide how the nodes find each other. Raises UsageError.
 
-    Remarks for the person are added to `notices`. Raises UsageError.
+    Remarks for the user are added to `notices`.
     """
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
         raise often.wrong(
@@ -143,7 +143,7 @@ def _hang_phases(scanned: Scanned) -> tuple[Scanned, tuple[tuple[str, float], ..
 def _by_endpoint(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """Note that one node hosts the coordinator at the endpoint, or this node is alone."""
+    """Return the settings of a job whose coordinator is at the endpoint, or of a single node."""
     most = scanned.nodes[1]
     alone = _is_alone(scanned, most, notices)
     static = not alone and is_static(scanned, backend or None)
@@ -187,9 +187,10 @@ def _store_port(scanned: Scanned, taken: int = 0) -> int:
 
 
 def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str]:
-    """Return remarks on options that contradict the endpoint, or that fixed ranks do not need.
+    """Return remarks on options that contradict the endpoint, or that fixed ranks ignore.
 
-    The endpoint wins. Also on an endpoint that nodes on other machines can't reach.
+    The endpoint takes precedence. There is also a remark on an endpoint that other machines can't
+    reach.
     """
     found, endpoint_ = [], scanned.get("--rdzv-endpoint")
     if most > 1 and (where.host == "localhost" or Address(where.host, 0).is_loopback):
@@ -213,12 +214,11 @@ def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str
 
 
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
-    """Return the same with each key of --rdzv-conf as a value of that name.
+    """Return the command line with each key of --rdzv-conf as a value of that name.
 
-    The last one counts, as under torchrun. Raises UsageError.
-
-    A key that no torch knows is an error: a setting that looks obeyed and is not is worse than
-    none. One that has no effect here is said in `notices`.
+    The last one counts, as under torchrun. Raises UsageError. A key that no torch knows is an
+    error, because an ignored setting is worse than a refused one. A key without effect here is
+    mentioned in `notices`.
     """
     conf: dict[str, Given] = {}
     known = _known_keys(scanned)
@@ -234,7 +234,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _known_keys(scanned: Scanned) -> Collection[str]:
-    """Return the keys that are known: a program gives some options as keys, too."""
+    """Return the known keys; a program gives some options as keys, too."""
     return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
 
 
@@ -253,7 +253,7 @@ def _no_key(scanned: Scanned, key: str, text: str) -> str:
 
 
 def has_no_effect(kind: str, name: str, origin: str, notices: list[str]) -> bool:
-    """Return whether some torch knows it and it has no effect here, which is then said."""
+    """Return whether some torch knows the option and it has no effect here, and add a notice."""
     from rallypoint.torch_versions import without_effect
 
     known = without_effect(kind, name)
@@ -276,7 +276,7 @@ def _lease(scanned: Scanned) -> float:
 def _by_register(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """Return all that a coordinator has, but no node is the one that hosts it."""
+    """Return the settings of a job with a coordinator that no particular node hosts."""
     from rallypoint.cli.run_options.register import (
         OF_A_FIXED_HOST,
         read_register,
@@ -293,10 +293,7 @@ def _by_register(
 def _by_handler(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """Return the settings for a handler, as they were written.
-
-    The coordinator's options have no effect.
-    """
+    """Return the settings for a handler, unchanged. The coordinator's options have no effect."""
     where, rank = scanned.get("--rdzv-endpoint"), scanned.get("--node-rank")
     given = scanned.get("--rdzv-backend")
     by = f"--rdzv-backend {backend}" if given is None else given.origin

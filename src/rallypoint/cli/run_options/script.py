@@ -18,11 +18,11 @@ _OF_LAUNCHERS = frozenset(
     {"--nnodes", "--nproc-per-node", "--node-rank", "--max-restarts", "--standalone"}
     | {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"}
 )
-"""Options of launchers, which few scripts have themselves."""
+"""The options of launchers that few scripts have themselves."""
 
 
 def need_a_script(scanned: Scanned) -> None:
-    """Refuse a command line that ends with its options. Raises UsageError."""
+    """Raise UsageError for a command line that ends with its options."""
     if scanned.words:
         return
     for name, given in scanned.values.items():
@@ -37,10 +37,10 @@ def need_a_script(scanned: Scanned) -> None:
 
 
 def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> list[str]:
-    """Return a remark for a person who has written options of this command behind the script.
+    """Return a remark on options of this command that stand after the script.
 
-    They belong to the script then. None if that may be meant, as for a script that is a launcher
-    itself, or behind `--`, also one of the script's own arguments.
+    They belong to the script then. No remark if that may be intended: for a script that is a
+    launcher itself, after `--`, or for one of the script's own arguments.
     """
     script, *arguments = scanned.words or ("",)
     is_parted = "--" in argv[: len(argv) - len(scanned.words)]
@@ -95,7 +95,7 @@ def worker_command(
 def check_script(script: str, machine: ThisHost, after: Sequence[str] = ()) -> str:
     """Return the path of a file that Python can run. Raises UsageError.
 
-    `after`: the words after it.
+    `after` has the words after the script.
     """
     path = _meant(script, machine.script_exists) or _refuse("script", script, machine, after)
     if not path.endswith(".py"):  # Python itself says best what is wrong with such a file.
@@ -114,10 +114,7 @@ def interpreter(environ: Mapping[str, str], machine: ThisHost) -> str:
 
 
 def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
-    """Return the name that `find` finds: this one, or this one without blanks around it.
-
-    Else empty.
-    """
+    """Return the name, with or without blanks around it, that `find` finds; else empty."""
     if name.strip() and find(name):
         return name
     try:
@@ -128,7 +125,7 @@ def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
 
 
 def _refuse(what: str, name: str, machine: ThisHost, after: Sequence[str] = ()) -> str:
-    """Refuse what can't be run as a `what`, or return ''. Raises UsageError."""
+    """Raise UsageError for something that can't be run as a `what`; else return an empty text."""
     from rallypoint.cli.run_options import wrong_script
 
     if why := wrong_script.REASONS[what](name, after, machine):

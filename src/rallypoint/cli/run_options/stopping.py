@@ -21,7 +21,7 @@ from rallypoint.core.settings import FLAGS
 from rallypoint.core.text import shown
 
 _NO_END = frozenset({"", "n/a", "none", "null", "unknown", "unlimited", "invalid", "0"})
-"""How schedulers say that a job has no end, or that they do not know it."""
+"""The values by which schedulers say that a job has no end, or that they do not know it."""
 _YEAR_S = 366 * 86_400
 
 
@@ -69,7 +69,7 @@ def _leave_in_s(
 
 
 def _end(given: Given) -> float | None:
-    """In seconds since 1970; None: there is none."""
+    """Return the end in seconds since 1970; None: there is none."""
     text = given.text.strip()
     if text.lower() in _NO_END:
         return None

@@ -1,9 +1,9 @@
-"""The values that a scheduler gives for the options that a person has left out (`--scheduler`).
+"""The values that a scheduler's environment gives for options left out (`--scheduler`).
 
-A scheduler starts the same command on every node. What its environment says becomes further values
-of the options, each with the variable that it comes from: the command line and the variables of
-Rallypoint and torchrun win over it. It is asked only where the command line does not say itself
-how the nodes find each other. Kubernetes says nothing but the number of a pod, for fixed ranks.
+A scheduler starts the same command on every node. Its variables become further values of the
+options, each with its variable as the source: the command line and the variables of Rallypoint and
+torchrun take precedence. They are used only if the command line does not say itself how the nodes
+find each other. Kubernetes gives only the number of a pod, for fixed ranks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rallypoint.core.settings import FLAGS, FOR_DIRECTORIES
 from rallypoint.core.text import shown
 
 _SAYS_HOW = ("--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port")
-"""With one of these a person has said how the nodes find each other."""
+"""The options that say how the nodes find each other."""
 _INDEX = "JOB_COMPLETION_INDEX"
-"""Kubernetes numbers the pods of an Indexed Job by it."""
+"""The variable with the number of a pod of an Indexed Job."""
 _BY_MPI = """\
 mpirun has started this command {tasks} times, each for the whole job: start it once on each \
 node, with --nnodes and --rdzv-endpoint (separate jobs: --standalone)"""
@@ -33,11 +33,10 @@ srun rallypoint run ... to train on all (if one is wanted, add --standalone)"""
 def with_surroundings(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> Scanned:
-    """Return the same with what the scheduler says. Raises UsageError.
+    """Return the command line with the scheduler's values. Raises UsageError.
 
-    Remarks are added to `notices`.
-
-    A worker may start another job: the scheduler's variables then describe its agent, not it.
+    Remarks are added to `notices`. In a worker that starts another job, the scheduler's variables
+    describe its agent, so they are ignored.
     """
     asked = scanned.get("--scheduler")
     scheduler = choice(asked, FLAGS["--scheduler"].metavar.split("|")) if asked else "auto"
@@ -72,7 +71,7 @@ def _says_how(scanned: Scanned) -> bool:
 
 
 def _lacks_a_rank(scanned: Scanned) -> bool:
-    """Several nodes with fixed ranks, of which this one's was left out."""
+    """Return whether there are several nodes with fixed ranks, and this one's is missing."""
     backend = scanned.get("--rdzv-backend")
     if scanned.nodes[1] == 1 or scanned.get("--node-rank") is not None:
         return False
@@ -82,7 +81,7 @@ def _lacks_a_rank(scanned: Scanned) -> bool:
 
 
 def _is_typed(environ: Mapping[str, str]) -> bool:
-    """In a shell that `srun --pty` or `salloc` has started, a person runs this once."""
+    """Return whether a user runs this once, in a shell that `srun --pty` or `salloc` started."""
     return "SLURM_PTY_PORT" in environ
 
 
@@ -112,7 +111,7 @@ def _with_slurm(
 def _recorded_in(
     where: Given, backend: Given | None, machine: ThisHost, notices: list[str]
 ) -> dict[str, Given]:
-    """Return the options by which the job's record lies there, if it can."""
+    """Return the options that keep the job's record in this place, if that is possible."""
     if backend is None and (why := machine.why_no_records(where.text)):
         notices.append(f"the job ends with its first node, as its record can't be kept: {why}")
         return {}

@@ -1,6 +1,6 @@
-"""Explain why the words behind the options can't be run as they were written, and name the fix.
+"""The reasons why the words after the options can't be run, and the fixes. Pure.
 
-The file itself is looked at first. Pure: `ThisHost` looks.
+The file itself is examined first, by `ThisHost`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OTHER_LANGUAGES = frozenset(
     {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "perl", "ruby"}
     | {"node", "Rscript", "julia", "lua", "awk", "make", "php", "tclsh", "pwsh"}
 )
-"""Interpreters by the names that a first line (`#!`) has for them."""
+"""The interpreters by their names in a first line (`#!`)."""
 _NO_SCRIPT = "a program, not a Python script"
 _PROGRAMS = frozenset({"python", "python3", "bash", "sh", "srun", "mpirun", "torchrun"})
 _PROGRAMS |= {"accelerate", "deepspeed", "rallypoint"}
@@ -26,11 +26,12 @@ _PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?", re.ASCII)
 _SHELL_SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".slurm", ".sbatch")
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
 _NO_MODULES = (".py", ".ipynb", ".md", ".txt", *_SHELL_SCRIPTS, *_SETTINGS)
-"""How the name of a file ends that is no module's."""
+"""The endings of file names that are not those of modules."""
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-"""Programs for texts put these in the place of the two dashes of an option."""
+"""The characters that word processors put in the place of an option's two dashes."""
 _TO_PYTHON = ("'''", '"""')
-"""How the second line begins of a file that a shell hands on to Python, as pip makes them."""
+"""The beginnings of the second line of a shell script that passes itself to Python, as pip makes
+them."""
 
 
 def _why_no_program(program: str, after: Sequence[str], machine: ThisHost) -> str:
@@ -91,7 +92,7 @@ def _why_no_script(script: str, after: Sequence[str], machine: ThisHost) -> str:
 def generated_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return the script and its arguments for a generated command, by default train.py.
 
-    The script lies on another machine. Raises UsageError for a well-known program in its place.
+    The script is on another machine. Raises UsageError for a well-known program in its place.
     """
     script, *after = words or ("train.py",)
     if _is_program(script):
@@ -101,17 +102,14 @@ def generated_words(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_a_program(words: Sequence[str]) -> None:
-    """Refuse a well-known program in the place of a script on other machines.
-
-    Raises UsageError.
-    """
+    """Raise UsageError for a well-known program in the place of a script on other machines."""
     script, *after = words
     if _is_program(script):
         raise UsageError(f"{script}: {_a_program(script, after)}")
 
 
 def _is_program(script: str) -> bool:
-    """Return whether no script has this name. No file is looked at."""
+    """Return whether this is the name of a program, not of a script. Accesses no file."""
     return script in _PROGRAMS or _PYTHON.fullmatch(os.path.basename(script)) is not None
 
 
@@ -121,10 +119,7 @@ def _a_program(program: str, after: Sequence[str]) -> str:
 
 
 def _leave_out(program: str, after: Sequence[str]) -> str:
-    """Return the fix for a program where a script should be, by the words after it.
-
-    Empty: no script is there.
-    """
+    """Return the fix for a program in the place of a script; empty: no script follows it."""
     lead = _before_a_script(program, after)
     if len(lead) > 1:
         return f"leave out {shown(' '.join(lead))}"
@@ -132,7 +127,7 @@ def _leave_out(program: str, after: Sequence[str]) -> str:
 
 
 def _before_a_script(first: str, after: Sequence[str]) -> list[str]:
-    """Return the words to leave out so that a script is the first one; none: there is no script.
+    """Return the words before a script that have to be left out; none: there is no script.
 
     The options of another launcher stay: most have the same names here.
     """
@@ -189,7 +184,7 @@ def _interpreter_of(line: str) -> str:
 
 
 def _one_word(text: str, machine: ThisHost) -> str:
-    """For a whole command within quotes."""
+    """Return the reason for a whole command within quotes."""
     first, *others = text.split() or [""]
     if not others or (machine.path_kind(first) != "file" and machine.find_program(first) is None):
         return ""
@@ -209,4 +204,4 @@ REASONS: Mapping[str, Callable[[str, Sequence[str], ThisHost], str]] = {
     "script": _why_no_script,
     "file": _why_not_python,
 }
-"""One function for each kind of name, with the words after it; `file` is a script that exists."""
+"""The functions for each kind of name, with the words after it; `file` is an existing script."""

@@ -1,8 +1,8 @@
-"""Put `rallypoint shim` into the environment of a command, and take it out of that of workers.
+"""The environment of commands under `rallypoint shim`, and of their workers without it.
 
 PATH begins with a directory that has a `torchrun`, PYTHONPATH with the same one, which has a
-`sitecustomize`. It lies in the installation: nothing has to be removed, and a command that goes on
-in the background keeps what it was given.
+`sitecustomize`. It is in the installation: nothing has to be removed, and a command in the
+background keeps its environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def enter(environ: Mapping[str, str], interpreter: str) -> dict[str, str]:
 
 
 def without_shim(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment as it was before the shim, or the same if there is none."""
+    """Return the environment as it was before the shim; unchanged if there is none."""
     bare = {name: value for name, value in environ.items() if name != INTERPRETER}
     for name in _LISTS:
         parts = bare.get(name, "").split(os.pathsep)
@@ -41,7 +41,7 @@ def without_shim(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def left(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Take the shim out of an environment while a job runs, so that workers do not inherit it."""
+    """Remove the shim from an environment while a job runs, so that workers do not inherit it."""
     before = {name: environ[name] for name in (*_LISTS, INTERPRETER) if name in environ}
     bare = without_shim(environ)
     for name in before.keys() - bare.keys():
@@ -59,7 +59,7 @@ def next_torchrun(environ: Mapping[str, str]) -> str | None:
 
 
 def interpreter_of(program: str) -> str:
-    """Return the Python that the first line of a program names; empty: none."""
+    """Return the Python in the first line of a program; empty: none."""
     try:
         with open(program, "rb") as file:
             first = file.readline(4096)

@@ -35,20 +35,20 @@ _handed_over: list[str] = []
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """Return what `importlib` needs to make one of these modules; None: torch's own is wanted."""
+    """Return the spec of a replaced module; None: torch's own is wanted."""
     if _handed_over:
         return None
     return ModuleSpec(name, _Loader(), is_package=name.endswith(".launcher"))
 
 
 class _Loader(Loader):
-    """Makes a module with the names of one of ours."""
+    """The loader of a module with the names of one of Rallypoint's."""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Have `importlib` make an empty one."""
+        """Return None, so that `importlib` makes an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill it."""
+        """Fill the module with its names."""
         name = module.__name__.removeprefix(f"{_TORCH}.")
         ours = import_module(f"{_OURS}.{name}")
         for key, value in vars(ours).items():
@@ -66,7 +66,7 @@ class _Loader(Loader):
 
 
 class _ElasticLaunch(launcher.elastic_launch):
-    """See the class of this name in `rallypoint.elastic.launcher`."""
+    """The `elastic_launch` of `rallypoint.elastic.launcher`, adapted to the shim."""
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         with _outside():
@@ -99,7 +99,10 @@ def _outside() -> Iterator[None]:
 
 
 def _also(theirs: type[Exception]) -> type[ChildFailedError]:
-    """Make the class of a failure that is also one of torch. Other processes get ours alone."""
+    """Return a class of failures that is also one of torch.
+
+    Other processes get Rallypoint's class alone.
+    """
 
     def reduced(error: ChildFailedError) -> tuple[object, ...]:
         remade, _, *fields = ChildFailedError.__reduce__(error)
@@ -138,7 +141,7 @@ def _unknown_option(words: Sequence[str]) -> str:
 
 
 def _torchs(name: str) -> Any:
-    """Import torch's own module, which replaces ours for whoever imports it from now on."""
+    """Import torch's own module, which replaces this one for all later imports."""
     _handed_over.append(name)
     for each in _NAMES:
         sys.modules.pop(f"{_TORCH}.{each}", None)

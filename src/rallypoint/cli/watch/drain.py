@@ -32,9 +32,9 @@ from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import UsageError
 
 REJOIN_S = 15.0
-"""Seconds that nodes may take to attach to the next leader. A later one is taken for gone."""
+"""How long nodes may take to attach to the next leader, in seconds. A later one counts as gone."""
 _WHERE = ("--rdzv-endpoint", "--rdzv-backend", "--slurm")
-"""Options that say where the job is: then the first word is a node, whatever it looks like."""
+"""The options that name the job's place: with one of them the first word is a node."""
 
 DRAIN = Command(
     "drain",
@@ -79,17 +79,17 @@ usage, 75 no coordinator answers there, or it went away before the node had left
 
 
 class Drain(Request):
-    """`rallypoint drain`."""
+    """The command `rallypoint drain`."""
 
     command = DRAIN
     _lost_at: float | None = None
-    """When the coordinator went away that had been asked, by the loop's clock."""
+    """When the asked coordinator went away, by the loop's clock."""
     _told = ""
-    """The newest sentence that was printed."""
+    """The last sentence that was printed."""
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """See `Question`."""
+        """Read the node and the job from the words; see `Question.read_words`."""
         node, *where = scanned.words
         check_name("node", node)
         says_where = bool(where) and is_endpoint(where[0])
@@ -102,7 +102,7 @@ class Drain(Request):
         return Words(word(where[0]) if where else None, (node,))
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. Raises DoubtError where the job would end with the node."""
+        """Ask for the drain. Raises DoubtError where the job would end with the node."""
         try:
             return await self._wait_for(asking)
         except CoordinatorLostError:
@@ -127,7 +127,7 @@ class Drain(Request):
         return 0
 
     def _not_found(self, said: DrainAnswer) -> int:
-        """Answer that the coordinator knows no such node, which may have left meanwhile."""
+        """Handle the answer that the node is unknown; it may have left meanwhile."""
         (node,) = self.words.nodes
         if self._lost_at is None:
             raise UsageError(f"{shown(node)}: {said.text}")
@@ -136,7 +136,7 @@ class Drain(Request):
         raise NotHostedError(f"node {shown(node)} may still come to the next coordinator")
 
     def is_over(self, end: JobEndedError) -> int:
-        """See `Request`."""
+        """Report that the job has ended after the request; see `Request.is_over`."""
         left = f"node {self.words.nodes[0]} has left, and the job has ended: {end.reason}"
         return self.tell(Said(left))
 
@@ -145,6 +145,6 @@ run = partial(question.run, Drain)
 
 
 def _is_a_place(name: str) -> bool:
-    """Whether this is HOST:PORT or a directory, which hardly names a node; `rack-1/n3` may."""
+    """Return whether a word is HOST:PORT or a directory, not a node; `rack-1/n3` may be a node."""
     may_be_a_node = "/" in name and name[0] not in "/." and not os.path.isdir(name)
     return is_endpoint(name) and not may_be_a_node

@@ -32,14 +32,14 @@ from rallypoint.errors import UsageError
 from rallypoint.observe.printing import JsonLine, Painted, Tint, json_text, print_error, say
 
 HOLD_S = 0.5
-"""How long `-f` waits whether other nodes join too."""
+"""How long `-f` waits for equal events of other nodes, in seconds."""
 LINES_MAX = 24
 NEAR_S = 5.0
 """The largest gap, in seconds, between two events that share a line."""
 SPAN_S = 2.0
-"""Events in one line that span at least so many seconds show the time of the last one, too."""
+"""The least time span in seconds of a folded line that shows the time of its last event, too."""
 MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
-"""The moments that `since` reads, in words."""
+"""The times that `since` parses, in words."""
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
@@ -94,7 +94,7 @@ is what was kept of a job that has ended.
 
 
 class Events(Question):
-    """`rallypoint events`."""
+    """The command `rallypoint events`."""
 
     command = EVENTS
     shows_kept = True
@@ -104,7 +104,7 @@ class Events(Question):
         super().__init__(scanned, words)
         last, age = scanned.get("--last"), scanned.get("--since")
         self._most: int | None = LINES_MAX
-        """None: all."""
+        """The most lines; None: all."""
         if last is not None:
             self._most = values.integer_within(last, 1, MAX_GIVEN)
         if scanned.on("--all"):
@@ -117,19 +117,19 @@ class Events(Question):
         self._has_begun = False
         """The events before the command began were printed."""
         self._last = 0
-        """The number of the newest event that was printed, or passed over."""
+        """The number of the newest event that was printed or skipped."""
         self._life = 0
         """The life of the job in which the events have these numbers."""
 
     def show_file(self) -> int:
-        """See `Question`."""
+        """Show the events of a file of `--history`, or of a kept job."""
         file = self.words.file
         is_dir = is_kept(Given(file, ""))
         self._show_recorded(events_of(read_kept(file)) if is_dir else read_history(file), file)
         return 0
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """See `Question`."""
+        """Show the events of a kept job."""
         say(head)
         self._show_recorded(events_of(kept), kept.path)
         return 0
@@ -142,7 +142,7 @@ class Events(Question):
             print_error("rallypoint", f"{shown(where)}: {lost} could not be written to it")
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. With `-f` until the job has ended, or nobody reads."""
+        """Show the events, with `-f` until the job has ended, or the reader is gone."""
         if not self._has_begun:
             known = await self._known(asking)
             self._has_begun = True
@@ -186,16 +186,13 @@ class Events(Question):
         self._print(held)
 
     def _print(self, held: list[HistoryEntry]) -> bool:
-        """Print these events, and hold them no longer. False: the reader is gone."""
+        """Print the held events, and return False if the reader is gone."""
         wanted = self._wanted(held)
         held.clear()
         return not wanted or print_lines(self._lines(wanted), colour=self._colour)
 
     async def _look_for_another_life(self, asking: Asking) -> None:
-        """Begin anew where a coordinator knows nothing of the job's past.
-
-        It counts events from 1 again.
-        """
+        """Begin anew if a coordinator knows nothing of the job's past, and counts events from 1."""
         life = decoded(await asking.answer(Ask(Subject.STATUS)), JobView).incarnation
         if self._life not in (0, life):
             say("the job has begun anew: the last events before that may be missing")
@@ -234,7 +231,7 @@ def _since(value: Given) -> float:
 
 
 def _entry(value: bytes) -> HistoryEntry | None:
-    """None: there was nothing to tell. Raises UsageError for what this version can't read."""
+    """Parse an event; None: there is no event. Raises UsageError for an unreadable one."""
     try:
         return None if value == b"null" else read_as(value, HistoryEntry)
     except UnreadableJsonError as error:
@@ -247,7 +244,7 @@ def _entry(value: bytes) -> HistoryEntry | None:
 def event_lines(
     entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None = None
 ) -> list[str]:
-    """Lines for events in their order.
+    """Return the lines of events, in their order.
 
     Events of several nodes share one only if each follows the one before it within `NEAR_S`: a late
     node keeps its own time.
@@ -293,9 +290,9 @@ def event_line(
 
 
 def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
-    """Return the last lines, at most so many (None: all).
+    """Return the last `most` lines (None: all).
 
-    `tell`: the first of these says how many there are before them.
+    `tell`: a first line says how many were left out.
     """
     if most is None or len(lines) <= most:
         return lines
@@ -307,9 +304,9 @@ def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
 
 
 def since(text: str, now: float, zone: tzinfo | None = None) -> float:
-    """Return the moment, in Unix seconds, that an age or a time means.
+    """Return the time, in Unix seconds, of an age or a time in words. Raises ValueError.
 
-    A time without a date is the last one. Raises ValueError.
+    A time without a date is the last one.
     """
     text = text.strip()
     if (found := _AGE.fullmatch(text)) is not None:

@@ -1,4 +1,4 @@
-"""Where a job's time went, as a person reads it at its end. Pure."""
+"""The use of a job's time, in words, at its end. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.segments import Spending
 
 LONG_S = 60.0
-"""A job without a fault that is shorter has nothing to tell."""
+"""The least duration in seconds of a job without a fault for which the line is shown."""
 VERY_LONG_S = 600.0
-"""A job of which no steps are known, and that was shorter, is not bothered with them."""
+"""The least duration in seconds of a job without known steps for which the line is shown."""
 LEAST_SHARE = 0.01
 _MOST_SHOWN = 3
 _AT_WORK = (str(Spending.STEPS.value), str(Spending.UNKNOWN.value))
@@ -47,5 +47,5 @@ def end_lines(view: GoodputView | None) -> tuple[str, ...]:
 
 
 def share(seconds: float, wall_s: float) -> str:
-    """In percent."""
+    """Return a share in percent."""
     return f"{100 * seconds / wall_s:.1f} %"

@@ -1,7 +1,7 @@
-"""Commands show the files that are kept of a job that has ended (`core/watch/kept_jobs.py`).
+"""The display of the kept files of an ended job (`core/watch/kept_jobs.py`).
 
-A command asks the job's coordinator first. Where none answers, it looks for what this machine, or a
-home that it shares with the job's nodes, has kept.
+A command asks the job's coordinator first. If it does not answer, the command looks for files on
+this machine, or in a home that it shares with the job's nodes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # The commands import this module.
     from rallypoint.cli.watch.asking.question import Question
 
 READ_S = 30.0
-"""How long reading what is kept may take: the home may be on a file server that is gone."""
+"""The time limit in seconds for reading kept files: the home may be on a dead file server."""
 _ENDS_SHOWN = 6
 NO_END = "no end is known"
 
@@ -68,7 +68,7 @@ def _is_of_job(note: NodeNote) -> bool:
 
 
 def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, bool, bool, float]:
-    """Return a key by which the note that knows most is the largest.
+    """Return a sort key by which the note with the most knowledge is the largest.
 
     A node that took part in no round does not know how many nodes the job has.
     """
@@ -87,13 +87,13 @@ class Kept(Struct):
     recorded: Recorded | None = None
     """The history of the job; None: it is elsewhere."""
     living: list[str] = field(default_factory=list)
-    """Nodes whose agents run on this machine."""
+    """The nodes whose agents run on this machine."""
     trouble: str = ""
-    """Why the history can't be read."""
+    """Why the history can't be read; empty: it can."""
 
     @property
     def newest(self) -> NodeNote | None:
-        """The note that knows most."""
+        """The note with the most knowledge."""
         return max(self.notes, key=_how_much_it_knows, default=None)
 
     @property
@@ -129,12 +129,12 @@ class Kept(Struct):
 
     @property
     def has_verdict(self) -> bool:
-        """The end of the job is in its history."""
+        """Whether the end of the job is in its history."""
         return self.last is not None and self.last.view.verdict is not None
 
     @property
     def has_ended(self) -> bool:
-        """The end of the job is known."""
+        """Whether the end of the job is known."""
         if self.has_verdict or any(map(_is_of_job, self.notes)):
             return True
         # Where all others have left, the host that they have lost runs no workers any more.
@@ -144,10 +144,9 @@ class Kept(Struct):
 
 
 def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
-    """Ask, or show what is kept, with a line on what this is.
+    """Ask, or show the kept files, with a line that says so. Blocks, and raises as `ask`.
 
-    A command that can't show that needs a job that runs: the error says where the end is kept.
-    Blocks, and raises as `ask`.
+    A command that can't show them needs a running job: its error says where the end is kept.
     """
     try:
         return ask()
@@ -183,9 +182,9 @@ def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
 
 
 def _ask_for(name: str, asked: Question, ask: Callable[[], int], error: AccessError) -> int:
-    """Ask again with a name, after the coordinator of one job has refused a question without one.
+    """Ask again with a name, after the coordinator of one job refused a question without one.
 
-    `name`: the name of the last job at that endpoint.
+    `name` is that of the last job at that endpoint.
     """
     asked.jobs = [replace(asked.jobs[0], run_id=name)]
     try:
@@ -195,16 +194,16 @@ def _ask_for(name: str, asked: Question, ask: Callable[[], int], error: AccessEr
 
 
 def _is_of_another(kept: Kept, error: SomeError) -> bool:
-    """Return whether the job that was asked still runs, and this is the end of one before it."""
+    """Return whether the asked job still runs, and these files are of an earlier one."""
     job = error.job if isinstance(error, UnreachedHereError) else None
     return job is not None and not kept.living and runs_here(job)
 
 
 def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | None:
-    """Find what is kept of the job that is meant; None: nothing.
+    """Return the kept files of the named job; None: there are none. Blocks for `READ_S` at most.
 
-    Blocks for `READ_S` at most. Raises RendezvousConnectionError for a dead disk, with what has
-    `failed` before, and UsageError.
+    Raises RendezvousConnectionError for a dead disk, with the earlier error `failed`, and
+    UsageError.
     """
 
     def read() -> Kept | None:
@@ -223,17 +222,14 @@ def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | N
 
 
 def is_kept(where: Given | None) -> bool:
-    """Return whether a person means a directory in which something of a job is kept.
-
-    Or of several jobs.
-    """
+    """Return whether a word names a directory with the kept files of one or more jobs."""
     return where is not None and bool(kept_at(where.text))
 
 
 def kept_at(path: str) -> list[str]:
-    """Return the directories of jobs that a person means by this one, the newest first.
+    """Return the directories of jobs that this path stands for, the newest first.
 
-    Itself, those in it, or those of jobs that have their log files in it.
+    It is the directory itself, those in it, or those of jobs whose log files are in it.
     """
     if "\0" in path or not os.path.isdir(path):
         return []
@@ -248,7 +244,7 @@ def kept_at(path: str) -> list[str]:
 
 
 def lines_of(paths: Sequence[str]) -> list[JobLine]:
-    """Read a line for each of these directories. Blocks."""
+    """Return a line for each of these directories. Blocks."""
     found = []
     for path in paths:
         kept = Kept(path, notes_in(path, 16))  # A large job has thousands.
@@ -261,7 +257,7 @@ def lines_of(paths: Sequence[str]) -> list[JobLine]:
 
 
 def read_kept(path: str) -> Kept:
-    """Read the one that `kept_at` finds. Blocks. Raises UsageError."""
+    """Read a directory that `kept_at` has found. Blocks. Raises UsageError."""
     if len(found := kept_at(path)) > 1:
         several = f"{shown(path)}: {len(found)} jobs are kept there"
         raise UsageError(f"{several}: rallypoint status {brief(path)} lists them")
@@ -283,7 +279,7 @@ def read_kept(path: str) -> Kept:
 
 
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
-    """At most so many lines for a person."""
+    """Return the status of a kept job in at most `most` lines."""
     now, view, newest, where = wall_time(0.0), kept.view, kept.newest, brief(kept.path)
     kept_ranks = {line.rank for note in kept.notes for line in note.output}
     rows: list[str] = []
@@ -370,7 +366,7 @@ def _where_else(asked: Question) -> str:
 
 
 def _path_of(asked: Question) -> str:
-    """Return where the job is kept that the command line means; empty: nowhere."""
+    """Return the directory of the named job's kept files; empty: there is none."""
     if not (root := ThisHost().kept_jobs()):
         return ""
     job, scanned = _meant(asked), asked.scanned
@@ -387,7 +383,7 @@ def _path_of(asked: Question) -> str:
 
 
 def _meant(asked: Question) -> JobAt | None:
-    """None: one on this machine."""
+    """Return the named job; None: one on this machine."""
     try:
         jobs = asked.jobs or asked.find()
     except RallypointError:

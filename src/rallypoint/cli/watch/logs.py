@@ -31,7 +31,7 @@ from rallypoint.observe.printing import JsonLine, json_text, say
 
 STREAMS = {1: "stdout", 2: "stderr"}
 HOLD_S = 0.5
-"""The time that `-f` waits for other ranks to write the same line."""
+"""How long `-f` waits for the same line of other ranks, in seconds."""
 
 LOGS = Command(
     "logs",
@@ -76,12 +76,12 @@ class LogLine(Struct, frozen=True):
     round: int
     stream: str
     time: float
-    """When it came, in Unix seconds by the node's clock."""
+    """The arrival time, in Unix seconds by the node's clock."""
     line: str
 
 
 class Logs(OfWorkers):
-    """`rallypoint logs`."""
+    """The command `rallypoint logs`."""
 
     command = LOGS
     shows_kept = True
@@ -95,32 +95,33 @@ class Logs(OfWorkers):
 
     def _begin(self) -> None:
         self._held: list[tuple[float, WorkerLine]] = []
-        """Lines that were not printed yet, each with when it arrived."""
+        """The lines that were not printed yet, each with its time of arrival."""
         self._held_json: list[LogLine] = []
-        """The same for `--json`."""
+        """The lines for `--json` that were not printed yet."""
         self._unread: set[tuple[int, int]] = set()
-        """Ranks and streams of which nothing is kept."""
+        """The ranks and streams without kept output."""
         self._read = HowFar()
         self._life = 0
-        """The life of the job."""
+        """The number of the job's life."""
         self._left_in = -1
-        """The round in which the coordinator went away, until it is known whether that goes on."""
+        """The round in which the coordinator went away, until it is known whether the round
+        continues."""
         self._has_begun = False
-        """Something was printed."""
+        """Whether something was printed."""
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """See `OfWorkers`. A directory of what is kept may be among them."""
+        """Read the named workers from the words, among them a directory of a kept job."""
         kept = [word for word in scanned.words if is_kept(Given(word, word))]
         words = read_workers(scanned, [word for word in scanned.words if word not in kept])
         return replace(words, file=kept[0] if kept else "")
 
     def show_file(self) -> int:
-        """See `Question`."""
+        """Show the newest kept lines of the job in a directory."""
         return self.show_kept(read_kept(self.words.file), "")
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Return the newest lines that nodes have kept of the workers that are meant."""
+        """Show the newest kept lines of the named workers."""
         if head:
             say(head)
         ranks, nodes = self.words.ranks, self.words.nodes
@@ -149,7 +150,7 @@ class Logs(OfWorkers):
         return 0
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. Nodes have answered after five seconds; with `-f` the job has ended."""
+        """Show the lines. Nodes have answered after five seconds; with `-f` the job has ended."""
         ranks, nodes = self.words.ranks, self.words.nodes
         wanted = Ask(Subject.LOGS, 0, self._follows, ranks=ranks, nodes=nodes, newest=self._newest)
         if not self._follows:
@@ -176,7 +177,7 @@ class Logs(OfWorkers):
             raise RendezvousConnectionError("no node has told of a line")
 
     def _further(self, wanted: Ask) -> Ask:
-        """Return the question for the lines after those that were printed."""
+        """Return the question for the lines after the printed ones."""
         if len(read := self._read.all) <= READ_MAX:
             self._left_in = max((place.round for place in read), default=-1)
             return replace(wanted, newest=ALL_LINES, read=read, incarnation=self._life)
@@ -184,7 +185,10 @@ class Logs(OfWorkers):
         return replace(wanted, newest=0)
 
     async def _follow(self, asking: Asking, wanted: Ask) -> None:
-        """Until the job has ended, or nobody reads. Raises as `Asking.next_value`."""
+        """Print new lines until the job has ended, or the reader is gone.
+
+        Raises as `Asking.next_value`.
+        """
         loop, is_last = asyncio.get_running_loop(), False
         asking.send(wanted)
         due = loop.time() + 2 * HOLD_S
@@ -207,7 +211,7 @@ class Logs(OfWorkers):
         say("the job has ended")
 
     def _take(self, part: Gathered, now: float) -> None:
-        """Take the lines of a part, which are to be printed."""
+        """Keep the lines of a part for printing."""
         if part.told and part.incarnation != self._life:
             if self._life:
                 say("the job has begun anew: the last lines before that may be missing")
@@ -239,7 +243,10 @@ class Logs(OfWorkers):
             self._held_json.append(line)
 
     def _print(self, ripe_at: float) -> bool:
-        """Print the lines that came before that, and equal ones. False: the reader is gone."""
+        """Print the lines that arrived before `ripe_at`, and equal ones.
+
+        False: the reader is gone.
+        """
         newest, lines = self._newest, self._ripe(ripe_at)
         if not self._has_begun:
             self._has_begun = True
@@ -250,7 +257,7 @@ class Logs(OfWorkers):
         return print_lines(lines)
 
     def _ripe(self, ripe_at: float) -> list[str]:
-        """Return the lines to be printed now."""
+        """Return the lines to print now."""
         if self.as_json:
             told = sorted(self._held_json, key=lambda line: line.time)
             self._held_json = []
@@ -268,10 +275,7 @@ run = partial(question.run, Logs)
 
 
 def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
-    """Return sentences about output of these ranks and streams that is not kept.
-
-    They also say how to keep it.
-    """
+    """Return the messages about ranks and streams without kept output, and how to keep it."""
     lines = []
     for stream, name in STREAMS.items():
         ranks = [rank for rank, which in unread if which == stream]
@@ -286,5 +290,5 @@ def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
 
 
 def left_out_text(left_out: int) -> str:
-    """In place of lines that came too fast."""
+    """Return the text in place of lines that came too fast."""
     return f"... {count(left_out, 'byte')} left out: more than can be passed on was written"

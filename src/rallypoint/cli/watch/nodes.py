@@ -58,7 +58,7 @@ usage, 75 no coordinator answers, or it went away.
 
 
 class Nodes(Request):
-    """`rallypoint nodes`, of which `exclude` and `allow` are requests."""
+    """The command `rallypoint nodes`, whose words `exclude` and `allow` are requests."""
 
     command = NODES
     limit_s = ANSWER_S
@@ -79,7 +79,7 @@ class Nodes(Request):
         return Words(word(words[0]) if words else None, nodes, deed=deed)
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`."""
+        """Ask, and show the machines or the answer to a request."""
         if self.words.deed:
             wanted = Ask(_DEEDS[self.words.deed], nodes=self.words.nodes)
             self.tell(decoded(await self.request(asking, wanted), Said))

@@ -1,6 +1,6 @@
-"""Lines that a worker wrote, in a column of a terminal. Pure.
+"""Lines of a worker's output, in a column of a terminal. Pure.
 
-Nothing is cut before the number of a line of its source.
+The number of a source line is never cut off.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 from textwrap import wrap
 
 PARTS_MAX = 4
-"""The most lines of a terminal that one long line of a worker may take."""
+"""The most lines of a terminal for one long line of a worker."""
 _LEAST_PATH = 20
-"""The length of the end of a path that is shown, before the name of a function is cut."""
+"""The least length of a path's end that is shown before the name of a function is cut."""
 _FRAME = re.compile(r'(?P<head>.{0,40}?File ")(?P<path>.*)(?P<line>", line \d+)(?P<function>.*)')
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """Return this line in at most so many columns.
+    """Return this line in at most `room` columns.
 
-    Of a frame of a stack the beginning of the path is left out, and if need be the end of the
+    Of a stack frame the beginning of the path is left out, and if necessary the end of the
     function's name; any other line is wrapped.
     """
     if len(line) <= room:
@@ -29,7 +29,7 @@ def fitted(line: str, room: int) -> list[str]:
 
 
 def tail_of_path(path: str, room: int) -> str:
-    """Return a path in at most so many columns: its end says more than its beginning."""
+    """Return the end of a path, which is its informative part, in at most `room` columns."""
     return path if len(path) <= room else f"…{path[-max(room - 1, 1) :]}"
 
 
@@ -45,7 +45,7 @@ def _short_frame(frame: re.Match[str], room: int) -> str:
 
 
 def _wrapped(line: str, room: int) -> list[str]:
-    """Return the first words of a long text say what it is about."""
+    """Wrap a text, and return its first lines, which say what it is about."""
     margin = " " * min(len(line) - len(line.lstrip()), room // 4)
     parts = wrap(
         line.strip(),

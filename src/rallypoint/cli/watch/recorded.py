@@ -17,7 +17,7 @@ from rallypoint.core.watch.job_view import JobView
 from rallypoint.errors import UsageError
 
 SIZE_MAX = 1 << 30
-"""A larger file is not read."""
+"""The largest file that is read, in bytes."""
 
 
 def is_history(where: Given | None) -> bool:
@@ -28,9 +28,9 @@ def is_history(where: Given | None) -> bool:
 
 
 def refuse_options(command: Command, scanned: Scanned, others: Sequence[str]) -> None:
-    """Refuse the options that have no meaning for a file. Raises UsageError.
+    """Raise UsageError for options without a meaning for a file.
 
-    The ones that say where a job is, and these.
+    They are the options that name a job's place, and `others`.
     """
     where = [row.flag for _, rows in command.groups[1:] for row in rows]
     for flag in (*where, *others):
@@ -39,7 +39,7 @@ def refuse_options(command: Command, scanned: Scanned, others: Sequence[str]) ->
 
 
 def read_history(path: str) -> Recorded:
-    """Blocks. Raises UsageError."""
+    """Read a file of `--history`. Blocks. Raises UsageError."""
     try:
         # Opening a pipe would wait for its writer.
         _check_type(path, os.stat(path).st_mode)
@@ -56,7 +56,7 @@ def read_history(path: str) -> Recorded:
 
 
 def _check_type(path: str, mode: int) -> None:
-    """Refuse the options that this type of file has no use for. Raises UsageError."""
+    """Raise UsageError unless the file is a regular one."""
     devices = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a directory", stat.S_IFSOCK: "a socket"}
     if not stat.S_ISREG(mode):
         kind = devices.get(stat.S_IFMT(mode), "a device")
@@ -64,7 +64,7 @@ def _check_type(path: str, mode: int) -> None:
 
 
 def view_in(recorded: Recorded) -> JobView | None:
-    """Return the view of the job when the file's last status was written, with its last rounds."""
+    """Return the view of the job at the file's last status, with its last rounds."""
     if recorded.status is None:
         return None
     view, known = recorded.status.view, {past.round for past in recorded.rounds}

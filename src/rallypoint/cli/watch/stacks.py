@@ -54,13 +54,14 @@ directory; without one, it is your job on this machine.
 
 
 _LEAST = 2
-"""Lines of a group, its heading included."""
+"""The least number of lines of a group, its heading included."""
 _MARGIN = 4
 _FUNCTION_MAX = 30
 _PLACE_LEAST = 24
-"""The length of the end of a place that is shown, however long the name of the function is."""
+"""The least length of a place's end that is shown, however long the function's name is."""
 _PROCESS = re.compile(r"process \d+ \((.*?)\) ")
-"""A process as the agent names one (`process/stacks.py`): a group shows the program only."""
+"""The pattern of a process in the agent's text (`process/stacks.py`): a group shows the program
+only."""
 
 
 class RankStacks(Struct, frozen=True):
@@ -73,12 +74,12 @@ class RankStacks(Struct, frozen=True):
 
 
 class Stacks(OfWorkers):
-    """`rallypoint stacks`."""
+    """The command `rallypoint stacks`."""
 
     command = STACKS
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`. All nodes have answered after five seconds."""
+        """Show the stacks. All nodes have answered after five seconds."""
         found: list[RankStacks] = []
         wanted = Ask(Subject.STACKS, ranks=self.words.ranks, nodes=self.words.nodes)
         async for part in gather(asking, wanted):
@@ -103,7 +104,7 @@ run = partial(question.run, Stacks)
 def stacks_lines(
     stacks: Mapping[int, str], nodes: Mapping[int, str], width: int = 80, most: int = LINES_MAX
 ) -> list[str]:
-    """At most `most` lines of at most `width` characters, of the stacks and nodes by rank."""
+    """Return at most `most` lines of at most `width` characters, of stacks and nodes by rank."""
     groups = fold_stacks(stacks)
     if not groups:
         return ["no workers run"]
@@ -119,7 +120,7 @@ def stacks_lines(
 
 
 def _cut(groups: Sequence[StackGroup], blocks: Sequence[list[str]], most: int) -> list[str]:
-    """Return the beginning of each block, and of so many as fit."""
+    """Return the beginning of each block that fits."""
     shown = min(len(blocks), (most - 1) // _LEAST)
     shares = _shares([len(block) for block in blocks[:shown]], most - 1)
     lines = [line for block, share in zip(blocks, shares, strict=False) for line in block[:share]]
@@ -164,7 +165,7 @@ def _block(group: StackGroup, nodes: Mapping[int, str], width: int) -> list[str]
 
 
 def _frame(frame: StackFrame, width: int) -> str:
-    """Return the function, and where it is: of a long path the end, with the number of the line."""
+    """Return the function and its place: the end of a long path, with the line's number."""
     margin = " " * _MARGIN
     if not frame.place:
         return _fit(margin + frame.function, width)

@@ -56,9 +56,9 @@ from rallypoint.errors import AccessError, RallypointError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw, say
 
 ANSWER_S = 5.0
-"""The time that a coordinator may take to answer, of several jobs or to `--watch`."""
+"""The time limit in seconds of a coordinator's answer, for several jobs or `--watch`."""
 WATCH_S = 1.0
-"""Between two looks of `--watch`."""
+"""The interval of `--watch`, in seconds."""
 
 STATUS = Command(
     "status",
@@ -95,7 +95,7 @@ directory in which jobs are kept: they are listed.
 
 
 class Status(Question):
-    """`rallypoint status`."""
+    """The command `rallypoint status`."""
 
     command = STATUS
     shows_kept = True
@@ -107,14 +107,14 @@ class Status(Question):
         self._most = ALL_LINES if scanned.on("--all") else LINES_MAX
         self._colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
         self._shown: tuple[JobView, float] | None = None
-        """The newest view, and when it came."""
+        """The newest view, and its time."""
 
     def find(self) -> list[JobAt]:
-        """Return all jobs on this machine, where no other place is named."""
+        """Return the named job, or all jobs on this machine if no place is named."""
         return read_job(STATUS, self.scanned, self.words.where)
 
     async def ask(self) -> int:
-        """See `Question`. Of several jobs a table is shown."""
+        """Ask, and show the status of the job, or a table of several jobs."""
         job, token = self.jobs[0], self.tokens[0]
         look: Callable[[], Coroutine[Any, Any, list[JobLine]]]
         if len(self.jobs) > 1:
@@ -131,7 +131,7 @@ class Status(Question):
         return await self._show_tables(look)
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`."""
+        """Ask, and show the status, once or with `--watch`."""
         if not self._watches:
             self._show(decoded(await asking.answer(Ask(Subject.STATUS)), JobView))
             return 0
@@ -143,10 +143,10 @@ class Status(Question):
         return 0
 
     async def _watch(self, asking: Asking) -> None:
-        """Show the job until it has ended, or nobody reads.
+        """Show the job until it has ended, or the reader is gone.
 
-        Of a coordinator that is silent what is shown must not be taken for news: it raises
-        CoordinatorLostError.
+        Raises CoordinatorLostError if the coordinator is silent, so that an old view is not taken
+        for news.
         """
         is_last = False
         while not is_last:
@@ -184,7 +184,7 @@ class Status(Question):
         return partial(status_lines, view, where=self.jobs[0].words, clock=clock)
 
     async def _show_tables(self, look: Callable[[], Coroutine[Any, Any, list[JobLine]]]) -> int:
-        """Once, or with `--watch` each second until all jobs have ended, or nobody reads."""
+        """Show the table of jobs once, or with `--watch` each second until all jobs have ended."""
         jobs = await look()
         while self._show_table(jobs) and self._watches and not all(map(has_ended, jobs)):
             await asyncio.sleep(WATCH_S)
@@ -208,7 +208,7 @@ class Status(Question):
         return print_lines(lines(width, self._most), colour=self._colour)
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """See `Question`."""
+        """Show the status of a kept job."""
         if self.as_json:
             print_text(JsonLine(json_text(kept.view or kept.notes)))
             return 0
@@ -216,7 +216,7 @@ class Status(Question):
         return 0
 
     def show_file(self) -> int:
-        """See `Question`."""
+        """Show the status in a file of `--history`, or of the jobs in a directory."""
         file = self.words.file
         if not is_kept(word(file)):
             return self._show_recorded(file)
@@ -242,7 +242,7 @@ class Status(Question):
         return 0
 
     def has_ended(self, end: JobEndedError) -> int:
-        """Say how the job has ended, of which nothing is kept on this machine."""
+        """Show how a job ended of which nothing is kept on this machine."""
         if self.as_json:
             raise end
         print_text(f"{job_name(self.jobs[0].name)}: {end}")
@@ -253,7 +253,7 @@ run = partial(question.run, Status)
 
 
 async def _recorded(job: JobAt, register: RegisterConfig, token: JobToken | None) -> list[JobLine]:
-    """Return all jobs that have a record in this place."""
+    """Return all jobs with a record in this place."""
     run_ids = await recorded_jobs(register)
     return await _lines_of([(replace(job, run_id=run_id), token) for run_id in run_ids])
 
@@ -288,5 +288,5 @@ async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
 
 
 def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
-    """Return a line for a job that can't be asked."""
+    """Return a line for a job whose status is unknown."""
     return JobLine(job.name, state, since_s, 0, 0, 0, -1, -1, None, why)

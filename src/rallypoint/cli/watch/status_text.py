@@ -1,4 +1,4 @@
-"""A job's status as a person reads it: the culprit first, at most 24 lines. Pure."""
+"""The text of a job's status: the culprit first, at most 24 lines. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24
 DETAIL_MAX = 6
-"""Lines of what a worker wrote last."""
+"""The most lines of a worker's last output."""
 SILENT_LINES = 3
 """The most silent nodes that have a line each."""
 NAME_LEAST = 20
@@ -34,7 +34,7 @@ _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not 
 _LABEL = 12
 _QUOTED = "| "
 _FAULTS = frozenset({"failure", "loss", "infrastructure", "hang"})
-"""Ends of rounds that nobody wanted."""
+"""The ends of rounds that are faults."""
 _UNASKED = frozenset({"no answer", "no access"})
 _STANDS = frozenset({"no progress", "hang suspected"})
 _TINTS = {
@@ -104,7 +104,7 @@ def next_lines(advice: Advice, where: str, width: int) -> list[str]:
 
 
 def command_lines(command: str, room: int) -> list[str]:
-    """Return a command in lines of at most so many columns, as it may be typed or copied.
+    """Return a command in lines of at most `room` columns, which can be typed or copied.
 
     No word is cut, and a line that continues ends with a backslash.
     """
@@ -142,10 +142,10 @@ def table_lines(
     clock: str = "",
     whole_names: bool = False,
 ) -> list[str]:
-    """Several jobs, one line each, by their names.
+    """Return the lines of several jobs, sorted by name.
 
-    Where they are more than fit into `most` lines, those come first that do not run well, and of
-    the rest there is a count. `clock`: as of `status_lines`. `whole_names`: no name is cut.
+    If they do not fit into `most` lines, jobs with a problem come first, and the rest is counted.
+    `clock` is as for `status_lines`. `whole_names`: no name is cut.
     """
     shown = sorted(jobs, key=lambda job: job.job)
     rest: list[JobLine] = []
@@ -187,7 +187,7 @@ def table_lines(
 
 
 def has_ended(job: JobLine) -> bool:
-    """Return whether nothing more will happen to it."""
+    """Return whether the job has ended."""
     return job.state == _SUCCEEDED or job.state in _FAILED
 
 
@@ -204,7 +204,7 @@ def _runs_well(job: JobLine) -> int:
 
 
 def state_word(state: str) -> str:
-    """Return the state as a person reads it: it is the name of a class of exit codes, too."""
+    """Return the state in words; it is also the name of a class of exit codes."""
     outcome = of_word(state)
     return state if outcome is None else outcome.row.state or state
 
@@ -218,7 +218,7 @@ def _headline(view: JobView) -> str:
 
 
 def _because(view: JobView) -> list[str]:
-    """Return why the job does what it does now, unless the end of the last round says it."""
+    """Return the reason of the present state, unless the end of the last round contains it."""
     if view.verdict is not None or view.reason in ("", "the first round"):
         return []
     return [] if view.past and view.past[-1].end_text == view.reason else [view.reason]
@@ -233,7 +233,7 @@ def _waits_for(view: JobView) -> list[str]:
 
 
 def _behind(view: JobView) -> list[str]:
-    """Return the worker that holds the others up, if one seems to."""
+    """Return the worker that seems to hold the others up, if there is one."""
     found = behind(view)
     if found is None:
         return []
@@ -255,7 +255,7 @@ def _named(nodes: Sequence[str]) -> str:
 
 
 def _silent(view: JobView) -> list[str]:
-    """Nodes that are silent in the same way have one line where they are many."""
+    """Return the lines about silent nodes; many equally silent nodes share one line."""
     unheard = [node for node in silent(view) if node.is_connected]
     gone = [node for node in silent(view) if not node.is_connected]
     return [
@@ -343,9 +343,9 @@ def _nodes(view: JobView) -> list[str]:
 
 
 def _log_files(view: JobView) -> list[str]:
-    """Log files that can't be written, and their nodes.
+    """Return the unwritable log files, and their nodes.
 
-    Each node has a directory of its own: of nodes with the same trouble the path of one is shown.
+    Each node has its own directory: of nodes with the same fault the path of one is shown.
     """
     nodes_of: dict[str, list[NodeView]] = {}
     for node in view.nodes:
@@ -379,9 +379,9 @@ def _held_text(held: HeldBack) -> str:
 
 
 def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
-    """Return the end of the last round that has ended, and what its first failure said.
+    """Return the end of the last ended round, and the message of its first failure.
 
-    `is_whole`: also which node was slowest in each phase.
+    `is_whole`: also the slowest node in each phase.
     """
     if not view.past:
         return []
@@ -414,7 +414,7 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
 def labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
     """Return the texts beside their label.
 
-    They are wrapped; of what a worker wrote (`| ...`) each line begins with that mark.
+    Long texts are wrapped; each line of a worker's text (`| ...`) begins with that mark.
     """
     lines: list[str] = []
     room = max(width - 2 - _LABEL, 20)
@@ -430,7 +430,7 @@ def labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = N
 
 
 def _headlines(view: JobView, width: int, clock: str) -> list[str]:
-    """Note that the state of the job has a colour."""
+    """Return the first lines: the name and the state of the job, in colour."""
     text = _headline(view) + (f" ({clock})" if clock else "")
     margin = " " * (2 + _LABEL)
     first, *rest = wrap(text, width, subsequent_indent=margin, break_on_hyphens=False)
@@ -442,7 +442,7 @@ def _headlines(view: JobView, width: int, clock: str) -> list[str]:
 
 
 def state_tint(state: str) -> Tint:
-    """Return the colour of what a job does."""
+    """Return the colour of a job's state."""
     if state in (_RUNS, _SUCCEEDED):
         return Tint.GOOD
     return Tint.BAD if state in _FAILED or state in _STANDS else Tint.WARN

@@ -1,4 +1,4 @@
-"""The terminal that a command about a job prints to."""
+"""The terminal of a command about a job."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def shows_colours(choice: str) -> bool:
 
 
 def can_redraw() -> bool:
-    """Return whether stdout is a terminal in which lines can be written in place of others."""
+    """Return whether stdout is a terminal in which lines can be replaced."""
     return is_terminal() and drawing_wanted(term=os.environ.get("TERM"))
 
 
 def is_terminal() -> bool:
-    """Return whether stdout is one."""
+    """Return whether stdout is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -65,7 +65,7 @@ def screen_size() -> tuple[int, int]:
 
 
 def print_lines(lines: Sequence[str], *, colour: bool = False) -> bool:
-    """Any number of lines, none of which is left out. As `print_text`."""
+    """Print any number of lines, without leaving any out. As `print_text`."""
     at_once = REPORT_MAX // (2 * LINE_MAX)
     starts = range(0, len(lines), at_once)
     return all(print_text(*lines[start : start + at_once], colour=colour) for start in starts)

@@ -1,6 +1,6 @@
-"""The commands about a job that are answered by one sentence.
+"""The commands about a job whose answer is one sentence.
 
-A checkpoint, another round, the end of the job; `commands.py` has their texts.
+They request a checkpoint, another round, or the end of the job; `commands.py` has their texts.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ class Wish(Request):
         self.late = f"it was not done within {self.limit_s:g} s (--timeout)"
 
     async def ask(self) -> int:
-        """See `Question`.
-
-        Of a job that no word names a person is asked, or told, whether it is meant.
-        """
+        """Make the request; a job that no word names has to be confirmed in a terminal."""
         named = self.scanned.get("--job") or self.scanned.get("--rdzv-id")
         if self.jobs[0].is_here and not named:
             job = f"{job_name(self.jobs[0].name)} at {self.jobs[0].endpoint}"
@@ -68,15 +65,15 @@ class Wish(Request):
         return await super().ask()
 
     async def talk(self, asking: Asking) -> int:
-        """See `Question`."""
+        """Make the request, and print the answer."""
         return self.tell(decoded(await self.request(asking, Ask(Subject(self.row.name))), Said))
 
     def is_over(self, end: JobEndedError) -> int:
-        """See `Request`."""
+        """Report that the job has ended after the request."""
         is_done = self.row.name == Subject.CANCEL.value
         return self.tell(Said(f"the job {Outcome(end.outcome).row.verb}: {end.reason}", is_done))
 
 
 def run(row: Row, argv: list[str]) -> int:
-    """See `question.run`."""
+    """Run one of these commands; see `question.run`."""
     return question.run(type("Wish", (Wish,), {"row": row, "command": command(row)}), argv)

@@ -1,6 +1,7 @@
-"""The parts that the commands about workers share.
+"""The common parts of the commands about workers.
 
-Which of them are meant, and the way to what their nodes tell (`core/watch/collection_messages.py`).
+They are the choice of workers, and the connection to the answers of their nodes
+(`core/watch/collection_messages.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class OfWorkers(Question):
         return read_workers(scanned, scanned.words)
 
     def find(self) -> list[JobAt]:
-        """See `Question`."""
+        """Return the named job, whose workers the command is about."""
         try:
             return super().find()
         except RendezvousConnectionError as error:
@@ -85,7 +86,7 @@ async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
 
 
 def say_missing(part: Gathered) -> None:
-    """Name the nodes that have told nothing."""
+    """Print the names of nodes without an answer."""
     why_of: dict[str, list[str]] = {}
     for node, why in part.missing.items():
         why_of.setdefault(why, []).append(node)
@@ -95,7 +96,7 @@ def say_missing(part: Gathered) -> None:
 
 
 def is_endpoint(word: str) -> bool:
-    """Whether a word says where the job is. A host without a port may be the name of a node."""
+    """Return whether a word is the job's endpoint; a host without a port may be a node's name."""
     return bool(_ENDPOINT_LIKE.fullmatch(word)) or "/" in word
 
 

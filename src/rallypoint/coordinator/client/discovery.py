@@ -1,11 +1,10 @@
-"""An agent's search for the coordinator, or the decision to host it (behaviours F6, F8).
+"""An agent's search for the coordinator, or its decision to host it (behaviours F6, F8).
 
-It reaches the coordinator again in the same way.
-
-The node that can bind the endpoint hosts, and proves it by dialling the endpoint and reaching its
-own coordinator there; else it closes what it bound and is a client. A name that does not resolve
-yet and a coordinator that is not up yet are waited for, with a line about it. While no node hosts,
-the name is looked up again before each attempt: when it points elsewhere, all of this begins anew.
+A lost coordinator is searched for in the same way. The node that can bind the endpoint hosts, and
+proves it by dialling the endpoint and reaching its own coordinator there; else it closes its
+sockets and is a client. A name that does not resolve yet and a coordinator that is not up yet are
+waited for, with a line about it. While no node hosts, the name is looked up again before each
+attempt: when it has other addresses, the search begins anew.
 """
 
 from __future__ import annotations
@@ -47,36 +46,36 @@ from rallypoint.wire.address import Address
 RETRY_S = 0.2
 RESOLVE_RETRY_S = 1.0
 FOREIGN_MAX = 5
-"""The number of answers of other programs that are believed."""
+"""The number of answers of another program after which the search ends."""
 TOKEN_TIMEOUT_S = 10.0
 SELF_DIAL_TIMEOUT_S = 5.0
 FIRST_LOOK_UP_S = 1.0
 LONGEST_LOOK_UP_S = 32.0
-"""When dialling again, the time for looking up doubles up to this: a slow name server answers in
-the end."""
+"""The longest time for a lookup in seconds; it doubles with each attempt, since a slow name server
+answers in the end."""
 
 HostCoordinator = Callable[[Sequence[socket], LookupToken | None], Coordinator]
-"""Makes the coordinator on sockets that were bound for it; see there."""
+"""Makes the coordinator on sockets that were bound for it."""
 OnStatus = Callable[[str], None]
 EndpointLookUp = Callable[[Endpoint], Awaitable[Resolved | NotYet]]
 DialAny = Callable[[Sequence[Address]], Awaitable[ClientConnection]]
-"""One attempt to reach the coordinator at any of these addresses. Raises as `dial` does."""
+"""Makes one attempt to reach the coordinator at any of these addresses. Raises as `dial` does."""
 
 
 def embed(settings: SharedSettings) -> HostCoordinator:
-    """Return the coordinator of one job in a program that shows nothing of what happens in it."""
+    """Return the factory of a job's coordinator in a program that shows no events."""
     hosting = Hosting(lambda run_id, record: None, settings)
     return lambda listeners, lookup_token: Coordinator(listeners, hosting, lookup_token)
 
 
 class Connected(Struct, frozen=True):
-    """The first connection, and how to make the next ones."""
+    """The first connection, and the function that makes further ones."""
 
     connection: ClientConnection
     dial: Dial
     token: bytes | None
     coordinator: Coordinator | None
-    """The one that lives in this process."""
+    """The coordinator, if it lives in this process."""
 
 
 async def discover(
@@ -86,7 +85,9 @@ async def discover(
     on_status: OnStatus,
     look_up: EndpointLookUp = resolve,
 ) -> Connected:
-    """Find the coordinator, or host it. May take as long as the join timeout.
+    """Find the coordinator, or host it.
+
+    May take as long as the join timeout.
 
     Raises UsageError, AccessError, ProtocolError, RendezvousConnectionError or
     RendezvousTimeoutError; then nothing is left open.
@@ -123,7 +124,7 @@ class _Discovery:
 
     @property
     def _known_s(self) -> float:
-        """For how long the name has resolved, to whatever: in that time some node should host."""
+        """The seconds since the name first resolved, in which some node should host."""
         return 0.0 if self._known_since is None else self._loop.time() - self._known_since
 
     async def _resolve(self) -> tuple[Address, ...]:
@@ -152,7 +153,10 @@ class _Discovery:
             await asyncio.sleep(RESOLVE_RETRY_S)
 
     async def _has_moved(self, addresses: tuple[Address, ...]) -> bool:
-        """Return whether a thousand nodes that wait for their host must not flood a name server."""
+        """Return whether the name has other addresses now.
+
+        The lookups are limited: a thousand waiting nodes must not flood a name server.
+        """
         if self._loop.time() - self._looked_up_at < RESOLVE_RETRY_S:
             return False
         return set(await self._resolve()) != set(addresses)
@@ -222,7 +226,7 @@ class _Discovery:
     # Joining
 
     async def _join(self, addresses: tuple[Address, ...]) -> Connected | None:
-        """Dial until some node hosts, or until the endpoint means other addresses: None."""
+        """Dial until some node hosts; return None when the name has other addresses."""
         config, access = self._config, self._access
         foreign, secret = 0, None
         while True:
@@ -251,7 +255,7 @@ class _Discovery:
     def _connected(
         self, connection: ClientConnection, addresses: tuple[Address, ...], secret: bytes | None
     ) -> Connected:
-        """To the coordinator of another process."""
+        """Return the connection to the coordinator of another process."""
         config = self._config
         dial_any = partial(dial, run_id=config.run_id, token=secret)
         redial = Redial(config.endpoint, addresses, dial_any, self._look_up)
@@ -260,7 +264,7 @@ class _Discovery:
     # The token
 
     def _secret(self, *, create: bool) -> bytes | None:
-        """Return the secret that opens this job, and no other of the user's.
+        """Return the secret of this job, which opens no other job.
 
         None: there is no token (yet).
         """
@@ -273,9 +277,9 @@ class _Discovery:
         return None if token is None else token.for_job(config.run_id)
 
     async def _awaited_secret(self) -> bytes:
-        """Return the secret of a token that the first node has just made.
+        """Wait for the token that the first node has just created, and return its secret.
 
-        It lies in a directory that this node sees later.
+        It lies in a directory that this node may see later.
         """
         deadline = self._loop.time() + min(TOKEN_TIMEOUT_S, self._config.host_timeout_s)
         while (secret := self._secret(create=False)) is None:
@@ -287,7 +291,7 @@ class _Discovery:
 
 
 def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
-    """Return whether a job of one node that nobody else can find needs no token of the user's."""
+    """Return whether a job of one node, which others can't find, needs no token of the user's."""
     is_given = access.token_file is not None or access.token_text is not None
     is_alone = config.max_nodes == 1 and config.endpoint.port == 0 and config.register is None
     return is_alone and not is_given and not access.insecure
@@ -344,7 +348,7 @@ class Redial:
             raise RendezvousConnectionError(str(error)) from error
 
     async def _looked_up(self) -> Resolved | NotYet | None:
-        """None: no answer in time."""
+        """Look the name up again; return None if there is no answer in time."""
         try:
             async with asyncio.timeout(self._look_up_s):
                 return await self._look_up(self._endpoint)

@@ -19,7 +19,7 @@ from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import Address
 
 _Found = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
-"""One answer of getaddrinfo: family, kind, protocol, canonical name, address."""
+"""One result of getaddrinfo: family, kind, protocol, canonical name, address."""
 
 _MAY_RESOLVE_LATER = {
     socket.EAI_AGAIN,
@@ -32,22 +32,19 @@ _MAY_RESOLVE_LATER = {
 
 
 class Resolved(Struct, frozen=True):
-    """At least one address, in the resolver's order, none twice."""
+    """The addresses of a name, at least one, in the resolver's order, without duplicates."""
 
     addresses: tuple[Address, ...]
 
 
 class NotYet(Struct, frozen=True):
-    """Worth another try; `reason` is half a line for a person."""
+    """A lookup that is worth a retry; `reason` is half a line for display."""
 
     reason: str
 
 
 def numeric_address(endpoint: Endpoint) -> Address | None:
-    """Return the address that `endpoint` spells out, or None if it has a name.
-
-    No name server is asked.
-    """
+    """Return the numeric address of `endpoint`, or None for a name. No name server is asked."""
     try:
         found = socket.getaddrinfo(
             _plain(endpoint.host),
@@ -79,12 +76,11 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
 
 
 def meant_addresses(host: str, addresses: Sequence[Address], session_host: str) -> list[Address]:
-    """Return the addresses of this node's own `host` that its peers can mean.
+    """Return the addresses of this node's own `host` by which peers may reach it.
 
-    They reach it at `session_host` too.
-
-    A name may be loopback on its own machine alone (127.0.1.1 of Debian): unless the session is,
-    peers do not mean that. A literal address and `localhost` are meant as they are written.
+    They also reach it at `session_host`. A name may be loopback on its own machine alone (127.0.1.1
+    of Debian): unless the session uses loopback, peers do not use that address. A literal address
+    and `localhost` are used as written.
     """
     as_written = host == "localhost" or host.endswith(".localhost")
     if as_written or Address(session_host, 0).is_loopback:
@@ -108,7 +104,7 @@ def _look_up(endpoint: Endpoint) -> Resolved | NotYet | UsageError:
 
 
 def _plain(name: str) -> str | bytes:
-    """Return a plain name as bytes, which do not load Python's codec for international names."""
+    """Return a plain name as bytes, so that Python's codec for other names is not loaded."""
     return name.encode() if name.isascii() else name
 
 

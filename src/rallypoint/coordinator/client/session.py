@@ -39,10 +39,10 @@ _REFUSALS = (RendezvousRefusedError, AccessError, ProtocolError)
 
 
 class SessionHandler(Protocol):
-    """The agent's end, to which a session reports. All calls are synchronous and short."""
+    """The owner of a session, which the session calls. All calls are synchronous and short."""
 
     def claim(self) -> m.Claim:
-        """Return what this node does now, for a coordinator that it attaches to."""
+        """Return the present state of this node, for a coordinator that it attaches to."""
 
     def told(self, news: core.SessionNews) -> None: ...
 
@@ -59,23 +59,26 @@ class AgentSession(Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """The exception that ended this node's part; None: a verdict did, or nothing has yet."""
+        """The exception that ended this node's part.
+
+        None: a verdict ended it, or nothing has yet.
+        """
 
     def report(self, report: m.Report) -> None: ...
 
     def tell_progress(self) -> None:
-        """How far the workers are, now and not with the next heartbeat."""
+        """Report the progress of the workers now, not with the next heartbeat."""
 
     async def close(self, timeout_s: float) -> None: ...
 
 
 def fresh_identity(node_id: str) -> Identity:
-    """Return the identity of an agent that starts now, on this machine."""
+    """Return the identity of a new agent on this machine."""
     return Identity(node_id, host_name_of(socket.gethostname()), os.urandom(8).hex())
 
 
 def host_name_of(name: str) -> str:
-    """Return the name of this machine as nodes send it: any bytes may be set as a name."""
+    """Return the host name in the form that nodes send; a host name may have any bytes."""
     short = name.partition(".")[0]
     return "".join(letter if letter.isprintable() else "?" for letter in short) or "node"
 
@@ -86,25 +89,30 @@ class Hooks(Struct, frozen=True):
     on_held: Callable[[float], None] = lambda until: None
     """Called at each renewal with the end of the lease, on the session's clock."""
     on_attach: Callable[[ClientConnection, int], bytes] = lambda connection, generation: b""
-    """Called before each attaching, with the connection and its generation; returns the agent's
+    """Called before each attach with the connection and its generation; returns the agent's
     commitment (`wire/death_notice.py`)."""
     on_place: Callable[[], None] = lambda: None
-    """Called when this node was attached, and when it was given a place in a world, before what
-    follows from that is done."""
+    """Called when this node was attached, and when it got a place in a world, before the
+    consequences."""
     is_short_of_memory: Callable[[], bool] = lambda: False
-    """Called before each heartbeat."""
+    """Called before each heartbeat; returns whether memory is short."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
     """Called before each heartbeat with the generation of the connection: what is new on it."""
     rounds: Callable[[int, int], tuple[ReportedRound, ...]] = lambda generation, epoch: ()
     """The reports on past rounds: called as `progress`, also with the epoch of the coordinator."""
     collect: Callable[[m.Collecting], None] = lambda message: None
-    """Called when somebody wants to know something of the workers here."""
+    """Called when a person asks something about this node's workers."""
     uniform: Callable[[float, float], float] | None = None
     """Draws pauses between attempts to connect; None: `store.backoff.uniform`."""
 
 
 class CoordinatorSession:
-    """For the thread of the loop. `open` with the first connection, `close` at the end."""
+    """An agent's session with its coordinator.
+
+    For the thread of the loop.
+
+    Call `open` with the first connection, and `close` at the end.
+    """
 
     error: Exception | None = None
     """A coordinator ends no node's part with an exception."""
@@ -134,38 +142,38 @@ class CoordinatorSession:
 
     @property
     def is_replaceable(self) -> bool:
-        """The coordinator that attached this node last can be taken over from."""
+        """Whether another coordinator can take over from the one that attached this node last."""
         return self._end.attached is not None and self._end.attached.is_replaceable
 
     @property
     def attached(self) -> m.Attached | None:
-        """How the coordinator attached this node last."""
+        """The coordinator's last answer to an attach."""
         return self._end.attached
 
     def stamp(self, round_: int) -> Stamp:
-        """Return the name of this round of the job."""
+        """Return the stamp of this round of the job."""
         assert self._end.attached is not None
         return Stamp(self._end.attached.incarnation, round_)
 
     def change(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> None:
-        """Be the session with another coordinator: after `abort`, before `open`."""
+        """Switch to another coordinator: after `abort`, before `open`."""
         self._end, self._dial, self._hooks = end, dial, hooks
 
     def open(self, connection: ClientConnection) -> None:
-        """Attach, and stay attached from now on."""
+        """Attach to the coordinator, and reconnect when the connection breaks."""
         self._attach(connection)
         self._keeper = self._loop.create_task(self._keep(connection))
         self._keeper.add_done_callback(raise_in_loop)
         self._beat()
 
     def report(self, report: m.Report) -> None:
-        """Send it until it is acknowledged."""
+        """Send the report until it is acknowledged."""
         self._run(self._end.report(fitting(report), self._clock()))
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until every report is acknowledged, at most so long, and hang up.
+        """Wait until every report is acknowledged, at most `timeout_s`, and disconnect.
 
-        Also when this is cancelled.
+        It disconnects also if this is cancelled.
         """
         try:
             if not self._end.is_all_acknowledged and self._connection is not None:
@@ -176,12 +184,12 @@ class CoordinatorSession:
             self.abort()
 
     def reconnect(self, why: str) -> None:
-        """Drop the present connection, and make another."""
+        """Drop the present connection, and make another one."""
         if self._connection is not None:
             self._connection.abort(why)
 
     def abort(self) -> None:
-        """Hang up. Safe to call twice."""
+        """Disconnect at once. May be called twice."""
         self._end.is_closed = True
         for cancellable in (self._timer, self._keeper):
             if cancellable is not None:
@@ -191,7 +199,7 @@ class CoordinatorSession:
             self._connection = None
 
     def check_fence(self) -> None:
-        """To be called after every wake-up, before anything that arrived is looked at."""
+        """Check the lease after every wake-up, before anything that arrived is processed."""
         self._run(self._end.woke_up(self._clock()))
 
     def _attach(self, connection: ClientConnection) -> None:
@@ -241,7 +249,7 @@ class CoordinatorSession:
         return None
 
     def tell_progress(self) -> None:
-        """How far the workers are, now and not with the next heartbeat."""
+        """Report the progress of the workers now, not with the next heartbeat."""
         if self._end.is_attached and not self._end.is_closed:
             self._send_beat(self._clock())
 

@@ -1,9 +1,9 @@
-"""The token, by which nodes of one user or job recognize each other (behaviour F8).
+"""The token by which nodes of one user or job authenticate each other (behaviour F8).
 
 It is looked for in `--token-fd` or `--token-file`, in RALLYPOINT_TOKEN, then in the user's own
 file. The first node creates that last one, so a cluster with shared home directories needs no
-set-up. A file that a person named is not created in passing: with a mistyped name the nodes of one
-job would refuse each other.
+set-up. A file that was named is never created: with a mistyped name the nodes of one job would
+refuse each other.
 
 A user's token opens all jobs of the user. Each job runs with a token derived from it, which may be
 handed out alone (`rallypoint token --run-id`): it is written `job-<hex>` and opens that job only.
@@ -39,16 +39,16 @@ class JobToken(Struct, frozen=True):
     opens_one_job: bool = False
 
     def __repr__(self) -> str:
-        """Never shows the token."""
+        """Return a text without the token."""
         return f"Token({self.source!r})"
 
     @classmethod
     def fresh(cls, source: str) -> JobToken:
-        """Return a new token that is kept nowhere."""
+        """Return a new random token that is not stored."""
         return cls(source, os.urandom(TOKEN_BYTES))
 
     def for_job(self, run_id: str) -> bytes:
-        """Return the secret that both sides of a session of this job use.
+        """Return the secret of this job, which both sides of a session use.
 
         A token of another job gives a secret that the coordinator will refuse.
         """
@@ -69,13 +69,11 @@ def find_token(
     home: str | os.PathLike[str] | None,
     create: bool,
 ) -> JobToken | None:
-    """Return the token of this user, or None while there is none: a joiner asks again for a while.
+    """Return the token of this user, or None while there is none: a joiner retries for a while.
 
-    With `create` the user's own file is made if it is missing, for ever and for all: nodes that
-    race through a shared directory end up with the same token. Never sleeps; safe to retry.
-
-    Raises AccessError, with the fix, when a token is unsafe, malformed or can't be made, or when
-    `token_file` does not exist.
+    With `create` the user's own file is made if it is missing: nodes that race through a shared
+    directory end up with the same token. Never sleeps; safe to retry. Raises AccessError, with the
+    fix, when a token is unsafe, malformed or can't be made, or when `token_file` does not exist.
     """
     if token_file is not None:
         source = f"{named.token_file} {_shown(token_file)}"
@@ -95,9 +93,7 @@ def find_token(
 
 
 def find_or_make_token(token_file: str) -> JobToken:
-    """Return the token in a file that is made if it is missing.
-
-    A person asked for just that.
+    """Return the token in a file, which is made if it is missing, as the user asked.
 
     Raises AccessError, with the fix, when it is unsafe, malformed or can't be made.
     """
@@ -107,12 +103,10 @@ def find_or_make_token(token_file: str) -> JobToken:
 
 
 def read_token(fd: int) -> JobToken:
-    """Read the token that is written to this inherited descriptor.
+    """Read the token from this inherited descriptor.
 
-    It is read to its end and closed; 0 is the null device then. Blocks until the writer closes its
-    end, for 10 s at most.
-
-    Raises AccessError, with the fix.
+    It is read to its end and closed; descriptor 0 then becomes the null device. Blocks until the
+    writer closes its end, for 10 s at most. Raises AccessError, with the fix.
     """
     source = f"{named.token_fd} {fd}"
     if fd in (1, 2) or not 0 <= fd <= _MAX_FD:
@@ -151,7 +145,7 @@ def _read_to_end(fd: int, source: str) -> str:
 
 
 def _close(fd: int) -> None:
-    """No worker may read it again. The null device replaces a stdin."""
+    """Close the descriptor, so that no worker reads it; the null device replaces stdin."""
     try:
         if fd == 0:
             null = os.open(os.devnull, os.O_RDWR)
@@ -164,7 +158,10 @@ def _close(fd: int) -> None:
 
 
 def user_token_path(home: str | os.PathLike[str] | None) -> str:
-    """Where this user's token belongs. Raises AccessError when the user has no home directory."""
+    """Return the path of this user's token.
+
+    Raises AccessError if the user has no home directory.
+    """
     if home is None or not os.path.isdir(home):
         raise AccessError(
             f"there is no home directory ({home or 'HOME is not set'}) to keep the token in: "
@@ -180,7 +177,7 @@ def user_home() -> str | None:
 
 
 def no_token_error(endpoint: object) -> AccessError:
-    """Note that the coordinator there wants a token, and there is none."""
+    """Return the error for a coordinator that requires a token, when there is none."""
     where = "RALLYPOINT_TOKEN or the user's file"
     return AccessError(
         f"the coordinator at {endpoint} wants a token, and no token was found in {where}: "
@@ -225,10 +222,7 @@ def _read_or_create(path: str, source: str, create: bool) -> JobToken | None:
 
 
 def _read(path: str) -> str | None:
-    """Return the text of a token file, or None without one.
-
-    It is the opened file that is checked.
-    """
+    """Return the text of a token file, or None without one. The opened file is checked."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -258,12 +252,12 @@ def _ways_out() -> str:
 
 
 def _shown(path: str) -> str:
-    """For a line of text: a name may hold anything, also line breaks."""
+    """Return a path for a line of text: a name may hold anything, also line breaks."""
     return path if path.isprintable() else ascii(path)
 
 
 def _quoted(path: str) -> str:
-    """For a command line that can be copied."""
+    """Return the path in quotes, for a command line that can be copied."""
     from shlex import quote
 
     return quote(path) if path.isprintable() else ascii(path)
@@ -279,7 +273,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Make a token unless there is one by now; the first link wins, and no reader sees half of it.
+    """Make a token unless there is one; the first link wins, and no reader sees half of it.
 
     A link, unlike an exclusive open, is atomic with its content, and also on NFS.
     """

@@ -1,4 +1,4 @@
-"""Reads a job's register for a process that would lead the job, and claims it, on asyncio.
+"""The reads and claims of a job's register by a process that would lead it, on asyncio.
 
 `core/takeover/candidacy.py` decides.
 """
@@ -23,26 +23,26 @@ from rallypoint.register.record import Register, RegisterRecord
 
 
 class JobRegister(Struct, frozen=True):
-    """The register of one job, and how this process uses it."""
+    """The register of one job, and this process's use of it."""
 
     register: Register
     local: LocalLeader
     leader: Leader
-    """The process in the record of a job that it leads."""
+    """The process as the leader in the record of a job."""
     memory: Memory
-    """The knowledge that this process has of the record."""
+    """The knowledge of this process about the record."""
     seal: Seal
     deference: Deference | None = None
-    """How long others may lead first, once this process has stepped down; None: it never does."""
+    """How long others may lead first after this process has stepped down; None: it never does."""
 
     def record(self) -> RegisterRecord:
-        """Return the record of which this process has seen nothing yet."""
+        """Return a record object that has read nothing yet."""
         is_kept, run_id = self.deference is not None, self.seal.run_id
         return RegisterRecord(self.register, self.local.calls, is_kept=is_kept, run_id=run_id)
 
 
 class RegisterCandidacy:
-    """For the thread of the loop."""
+    """A candidacy through a register. For the thread of the loop."""
 
     def __init__(
         self,
@@ -50,13 +50,16 @@ class RegisterCandidacy:
         job: JobRegister,
         say: Callable[[str], None],
     ) -> None:
-        """`say` is called with what a person reads."""
+        """Make the candidacy; `say` is called with lines for the user."""
         self._machine, self._job, self._say = machine, job, say
         self._record = job.record()
         self._leadership: Leadership | None = None
 
     async def run(self) -> Leadership | None:
-        """Return when this process leads the job, or gives that up. Raises RallypointError."""
+        """Return when this process leads the job; None: it gives that up.
+
+        Raises RallypointError.
+        """
         effects = self._machine.looks(self.present)
         while effects:
             now_due, effects = effects, []
@@ -71,15 +74,15 @@ class RegisterCandidacy:
 
     @property
     def present(self) -> c.Present:
-        """The part of this process in the job."""
+        """The present state of this process in the job."""
         return c.Present()
 
     async def pause(self, wait: c.Wait) -> None:
-        """Wait so long."""
+        """Wait for the time of the effect."""
         await asyncio.sleep(wait.seconds)
 
     async def execute(self, effect: c.Effect) -> list[c.Effect]:
-        """Do it, and return the effects that follow."""
+        """Execute an effect, and return the effects that follow."""
         match effect:
             case c.Look():
                 return await self._look()

@@ -1,10 +1,9 @@
-"""A process that is no node of any job, and stands ready to lead jobs of one place.
+"""Candidates: a process that is not a node of any job, and can lead jobs of one place.
 
-`rallypoint serve --candidate`; `core/takeover/candidacy.py` decides.
-
-Of each job it reads the record as an heir does, and attaches to its leader. The leader lists it in
-the record, and from then on it promises in its heartbeats what heirs promise, and claims the job
-before them when the leader is gone.
+`rallypoint serve --candidate`; `core/takeover/candidacy.py` decides. It reads the record of each
+job as an heir does, and attaches to the job's leader. The leader lists it in the record. From then
+on it promises in its heartbeats what heirs promise, and claims the job before them when the leader
+is gone.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from rallypoint.errors import RallypointError
 from rallypoint.wire.address import told_addresses
 
 SCAN_S = 3.0
-"""How often the place is looked at for other jobs."""
+"""The interval in seconds of looking for other jobs in the place."""
 DIAL_TIMEOUT_S = 2.0
-"""A leader whose machine is gone does not answer."""
+"""The time limit in seconds for connecting to a leader, whose machine may be gone."""
 
 
 class Candidates:
-    """For the thread of the loop: `close` at the end."""
+    """The candidacies of this process. For the thread of the loop: `close` at the end."""
 
     def __init__(
         self,
@@ -43,10 +42,11 @@ class Candidates:
         find: Callable[[], list[str]],
         lookup_token: Callable[[str], bytes] | None,
     ) -> None:
-        """`jobs` hosts what this process leads.
+        """Make the candidates of a place.
 
-        `find` blocks, and returns the run ids of jobs whose registers have changed since the last
-        call. `lookup_token`: the token of a run id; None: nothing is proved.
+        `jobs` hosts the jobs that this process leads. `find` blocks, and returns the run ids of
+        jobs whose registers have changed since the last call. `lookup_token` returns the token of a
+        run id; None: no authentication.
         """
         self._led, self._jobs, self._find, self._lookup_token = led, jobs, find, lookup_token
         self._loop = asyncio.get_running_loop()
@@ -69,12 +69,12 @@ class Candidates:
             await asyncio.sleep(SCAN_S)
 
     async def _dial(self, run_id: str, addresses: tuple[str, ...]) -> ClientConnection:
-        """Return one attempt to reach the leader of this job. Raises RallypointError."""
+        """Make one attempt to reach the leader of this job. Raises RallypointError."""
         token = None if self._lookup_token is None else self._lookup_token(run_id)
         return await dial(told_addresses(addresses), run_id, token, DIAL_TIMEOUT_S)
 
     async def _follow(self, run_id: str) -> None:
-        """Until nobody needs it."""
+        """Stand by for this job until it is no longer needed."""
         deference = self._deferences.setdefault(run_id, Deference())
         job, leadership = self._led.stand_ready(run_id, deference), None
         try:
@@ -95,7 +95,7 @@ class Candidates:
 
 
 class _Candidacy(RegisterCandidacy):
-    """For one job, until this process leads it, or nobody needs that. Attached to its leader."""
+    """The candidacy for one job, attached to its leader, until the process leads."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Candidacy(RegisterCandidacy):
         return []
 
     async def pause(self, wait: c.Wait) -> None:
-        """Wait for so long at most, and less if the connection to the leader ends."""
+        """Wait for the time of the effect, or until the connection to the leader ends."""
         self._lost.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait.seconds):

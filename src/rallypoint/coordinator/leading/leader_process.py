@@ -1,6 +1,6 @@
 """The process that leads jobs or would lead them.
 
-Its name in a record, the check whether other processes are gone, and the clock of its hold.
+Its identity in a record, the check whether other processes are gone, and the clock of its hold.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rallypoint.wire.versions import SPOKEN
 
 
 def this_process(locks: LifeLocks | None = None) -> Process:
-    """Return the process that calls this. `locks`: where it holds a lock, if it does."""
+    """Return the calling process. `locks` is given if it holds a lock."""
     pid, lock = os.getpid(), None if locks is None else locks.own
     return Process(process_space(), pid, started_at(pid), lock)
 
 
 def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> bool:
-    """Return whether this process has ended.
+    """Return whether this process is known to have ended.
 
-    Known of one of the same boot and namespaces as `own`, and, by its lock, of one of the same boot
-    in other namespaces (another container). Of others nothing is known, nor of one that can't be
-    looked at.
+    That can be known of a process of the same boot and namespaces as `own`, and, by its lock, of
+    one of the same boot in other namespaces (another container). Of others nothing is known, nor of
+    one that can't be examined.
     """
     if process.where != own.where:
         is_same_boot = process.where.split()[:1] == own.where.split()[:1]
@@ -48,16 +48,16 @@ def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> b
 
 
 def random_nonce() -> int:
-    """Return the nonce of one attempt to lead."""
+    """Return a random nonce for one attempt to lead."""
     return int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
 
 
 class Runtime(Struct, frozen=True):
-    """The machine of a leader, as the leader knows it."""
+    """The functions of the machine that a leader uses."""
 
     clock: Callable[[], float] = boot_time
     is_gone: Callable[[Process, Process], bool] = is_gone
-    """Whether a process is gone, as the function of this name tells."""
+    """Returns whether a process is gone, as the function of this name."""
     nonce: Callable[[], int] = random_nonce
 
 
@@ -69,18 +69,18 @@ def no_secret(run_id: str) -> None:
 
 
 class LocalLeader(Struct, frozen=True):
-    """A process that leads jobs, and what it does that with."""
+    """A process that leads jobs, and its resources."""
 
     process: Process
     calls: Caller
-    """One for all registers: one disk is behind them."""
+    """The thread for the calls of all registers, which share one disk."""
     runtime: Runtime = REAL_RUNTIME
     hold_s: float = HOLD_S
     secret_of: Callable[[str], bytes | None] = no_secret
     """The token of the job of a run id; None: it has none."""
 
     def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
-        """Return the leader in the record of a job that this process leads."""
+        """Return this process as the leader in the record of a job."""
         versions = SPOKEN.oldest, SPOKEN.newest
         return Leader(addresses, self.process, has_workers, self.hold_s, versions)
 
@@ -92,7 +92,9 @@ def local_leader(
 ) -> LocalLeader:
     """Return a leader in this process.
 
-    `locks`: those among which this process holds its own. An exit waits for no daemon thread.
+    `locks` are those among which this process holds one.
+
+    The exit of the process does not wait for its daemon threads.
     """
     calls = CallThread("rallypoint-registers")
     runtime = Runtime(is_gone=partial(is_gone, locks=locks))

@@ -1,10 +1,8 @@
 """The search of a job's nodes for their leader, and for the next one, on asyncio.
 
-`core/takeover/leader_search.py` decides.
-
-A register that can tell of changes wakes those who look; what is there they read. A leader that is
-deposed, or steps down, closes its coordinator: its own agent looks for the next one as all others
-do.
+`core/takeover/leader_search.py` decides. A register that can signal changes wakes the searching
+nodes, which then read it. A leader that is deposed, or steps down, closes its coordinator: its own
+agent looks for the next one as all others do.
 """
 
 from __future__ import annotations
@@ -44,42 +42,42 @@ from rallypoint.register.record import Register, RegisterWatch
 from rallypoint.wire.address import Address, told_addresses
 
 PATIENCE_S = 1.0
-"""The time that an attempt to connect waits for the register: the leader that was known last may
-answer all the same."""
+"""How long an attempt to connect waits for the register, in seconds: the last known leader may
+answer nevertheless."""
 VACATE_S = 2.0
 
 
 class Listening(Struct, frozen=True):
-    """Where a coordinator of this node would listen."""
+    """The listener on which a coordinator of this node would accept."""
 
     listeners: list[socket]
     addresses: tuple[str, ...]
-    """The addresses as other nodes reach them."""
+    """The addresses by which other nodes reach the listener."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the listener."""
         for listener in self.listeners:
             listener.close()
 
 
 class Seeker(Protocol):
-    """The node that looks for the leader, or is to lead."""
+    """The node that looks for the leader, or becomes it."""
 
     @property
     def is_attached(self) -> bool:
-        """Whether it has a leader and is connected to it."""
+        """Whether it is connected to a leader."""
 
     def claimant(self) -> Claimant:
-        """Return its part in the job at present."""
+        """Return its present part in the job."""
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
-        """Return one attempt to reach the coordinator at any of these addresses.
+        """Make one attempt to reach the coordinator at any of these addresses.
 
         Raises as `dial` in `connection.py`.
         """
 
     def listen(self) -> Listening:
-        """Return where it would lead. Raises UsageError or InfrastructureError."""
+        """Return the listener on which it would lead. Raises UsageError or InfrastructureError."""
 
     def host(self, listening: Listening) -> Coordinator:
         """Lead from now on: host the job's coordinator on these sockets.
@@ -88,24 +86,24 @@ class Seeker(Protocol):
         """
 
     def leads_no_more(self) -> None:
-        """Another node may lead."""
+        """Note that this node no longer leads, so that another one may."""
 
     def notice(self, text: str) -> None:
-        """Tell the person."""
+        """Show a line to the user."""
 
 
 class OwnLeadership:
-    """The one job of a node, while this node leads it (`HostedJobs` asks).
+    """The leadership of a node's only job, while this node leads it.
 
-    `vouched_at` is for the agent of this node, at any time.
+    `HostedJobs` asks it. The agent of this node may call `vouched_at` at any time.
     """
 
     def __init__(self, lease_s: float) -> None:
-        """`lease_s`: the job's."""
+        """Make it for a job with this lease."""
         self.promises, self.deference = Promises(lease_s), Deference()
         self.memory = Memory()
         self.leadership: Leadership | None = None
-        """The epoch by which this node leads; None: it does not."""
+        """The leadership of this node; None: it does not lead."""
         self._on_lost: Callable[[], None] | None = None
 
     def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
@@ -117,10 +115,10 @@ class OwnLeadership:
         self.leadership = self._on_lost = None
 
     def vouched_at(self) -> float:
-        """Return when it was known last that no other node leads.
+        """Return the last time when certainly no other node led.
 
-        The workers of a node that leads may run for a lease from then. Without end for one that
-        does not lead.
+        Infinite if this node does not lead. The workers of a leading node may run for a lease from
+        then.
         """
         return inf if self.leadership is None else self.leadership.lead.vouched_at
 
@@ -137,10 +135,7 @@ class OwnLeadership:
             self._on_lost()
 
     def remove(self, run_id: str) -> None:
-        """Do nothing: the record stays until it is old.
-
-        So agents which come late hear how the job has ended.
-        """
+        """Do nothing: the record stays until it is old, so that late agents get the verdict."""
 
     async def vacate(self) -> None:
         if self.leadership is not None:
@@ -148,7 +143,12 @@ class OwnLeadership:
 
 
 class LeaderSearch(RegisterCandidacy):
-    """For the thread of the loop. `dial` at any time, `close` at the end."""
+    """The search of one node.
+
+    For the thread of the loop.
+
+    Call `dial` at any time, and `close` at the end.
+    """
 
     def __init__(
         self, register: Register, local: LocalLeader, own: OwnLeadership, node: Seeker, run_id: str
@@ -163,14 +163,14 @@ class LeaderSearch(RegisterCandidacy):
         self._own, self._node, self._local = own, node, local
         self._loop = asyncio.get_running_loop()
         self._listening: Listening | None = None
-        """Where it offers to lead, or is about to claim."""
+        """The listener on which it offers to lead, or is about to claim."""
         self._changed = asyncio.Event()
-        """Another node leads than at the last look, or this one."""
+        """Set when another node leads than at the last look, or this one."""
         self._looked = asyncio.Event()
-        """A look is over."""
+        """Set when a look is over."""
         self._resting: asyncio.Task[None] | None = None
         self.coordinator: Coordinator | None = None
-        """The one that this node hosts."""
+        """The coordinator that this node hosts."""
         self._watcher = self._loop.create_task(self.run())
         self._watcher.add_done_callback(raise_in_loop)
 
@@ -181,7 +181,7 @@ class LeaderSearch(RegisterCandidacy):
         return None if leadership is None else leadership.lead.epoch
 
     def stop(self) -> None:
-        """Claim no more, and look no more."""
+        """Stop looking and claiming."""
         for _ in self._search.stops():
             self._watcher.cancel()
 
@@ -199,8 +199,8 @@ class LeaderSearch(RegisterCandidacy):
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
         """Reach the leader, or become it.
 
-        Raises RendezvousTimeoutError, VersionMismatchError, and what the register raises for what
-        can't be a record.
+        Raises RendezvousTimeoutError, VersionMismatchError, and the register's errors for an
+        unusable record.
         """
         first = FirstWait(self._search, self.now, timeout_s)
         while True:
@@ -215,10 +215,9 @@ class LeaderSearch(RegisterCandidacy):
                             await asyncio.sleep(seconds)
 
     async def dial(self) -> ClientConnection:
-        """Return one attempt to reach the leader.
+        """Make one attempt to reach the leader.
 
-        Raises RendezvousConnectionError, and what else the register raises for what can't be a
-        record.
+        Raises RendezvousConnectionError, and the register's errors for an unusable record.
         """
         self._changed.clear()
         for _ in self._search.wanted(self.now):

@@ -1,6 +1,6 @@
-"""Leads one job by a register, on asyncio.
+"""The leadership of one job by a register, on asyncio.
 
-`core/takeover/duties.py` decides, and this reads, swaps and waits.
+`core/takeover/duties.py` decides; this module reads, swaps and waits.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rallypoint.observe.faults import describe_fault
 from rallypoint.register.record import RegisterRecord
 
 VACATE_S = 1.0
-"""The time in which a leader tries to record that it goes."""
+"""The time limit in seconds for recording that the leader goes."""
 
 
 class Leadership:
-    """For the thread of the loop. `keep` first."""
+    """The leadership of one job. For the thread of the loop. Call `keep` first."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Leadership:
         self._record, self.duties, self._runtime = record, duties, runtime
         self.is_one_of_many = is_one_of_many
         self._gates: dict[Durable, RecordGate] = {}
-        """The lives of the job that are hosted, and those of the record that is under way."""
+        """The hosted lives of the job, and those of the record that is being written."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = inf
@@ -70,7 +70,7 @@ class Leadership:
         return self._recorded(self.duties.begin(state, former))
 
     def take_over(self) -> TakenOver | None:
-        """Return the job that the register holds. None: it holds none."""
+        """Return the job in the register; None: there is none."""
         durable = self.duties.take_over()
         return None if durable is None else TakenOver(durable.job, self._recorded(durable))
 
@@ -83,7 +83,7 @@ class Leadership:
         return self._runtime.clock()
 
     def learn(self, told: Position, settings: SharedSettings) -> None:
-        """Claim the job anew, above what a leader has told a node."""
+        """Claim the job anew, above the position that a leader sent to a node."""
         self._apply(self.duties.learned(told, settings))
 
     @property
@@ -97,15 +97,15 @@ class Leadership:
         self._apply(self.duties.opened(gate.durable))
 
     def closed(self, gate: RecordGate) -> None:
-        """Host this life no more."""
+        """Stop hosting this life."""
         self._apply(self.duties.closed(gate.durable))
 
     def changed(self) -> None:
-        """Something is to be recorded."""
+        """Note that something has to be recorded."""
         self._apply(self.duties.changed())
 
     def candidate_heard(self, heartbeat: m.Heartbeat, speaker: Speaker) -> bool:
-        """Hear a process that stands ready to lead. Returns whether to answer."""
+        """Handle the heartbeat of a candidate; return whether to answer it."""
         if not self.is_one_of_many:  # The nodes of this job know no other address.
             return False
         before = self.lead.candidates
@@ -116,7 +116,7 @@ class Leadership:
 
     @property
     def is_kept(self) -> bool:
-        """`keep` was called."""
+        """Whether `keep` was called."""
         return self.duties.is_kept
 
     def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
@@ -195,9 +195,9 @@ class Leadership:
     async def vacate(
         self, timeout_s: float, *, is_heard: bool = False, steps_down: bool = False
     ) -> None:
-        """Lead no more, and tell who would lead that they need not wait.
+        """Give up the leadership, and record that, so that others need not wait.
 
-        `is_heard`: as in the record of a job. `steps_down`: another node may lead with more
+        `is_heard` is as in the record of a job. `steps_down`: another node may lead with more
         success.
         """
         self._stop()
@@ -211,7 +211,7 @@ class Leadership:
                 return  # They wait for the hold.
 
     async def remove(self, timeout_s: float) -> None:
-        """Lead no more, and remove the register, unless another process has claimed it."""
+        """Give up the leadership and remove the register, unless another process has claimed it."""
         self._stop()
         self._on_deposed = _ignore
         try:
@@ -243,4 +243,4 @@ class Leadership:
 
 
 def _ignore(_: object) -> None:
-    """Tell nobody."""
+    """Ignore the line."""

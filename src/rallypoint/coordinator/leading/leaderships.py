@@ -1,4 +1,4 @@
-"""The jobs that one coordinator leads by registers, each by its own."""
+"""The jobs that one coordinator leads by registers, each by its own register."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 REMOVE_S = 60.0
 ASKED_S = 5.0
-"""The time that a person who asks waits for a register."""
+"""How long a person who asks waits for a register, in seconds."""
 
 
 class ManyLeaderships:
-    """For the thread of the loop."""
+    """The leaderships of many jobs. For the thread of the loop."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class ManyLeaderships:
         self._memories: OrderedDict[str, Memory] = OrderedDict()
         """The positions of the records that this process knows, by run id, the newest last."""
         self._claiming: set[str] = set()
-        """The jobs that agents which came here wait for."""
+        """The jobs for which agents wait at this coordinator."""
         self._candidacies: dict[str, asyncio.Event] = {}
-        """The jobs that this process stands ready to lead; set when it leads or is not any more."""
+        """The jobs for which this process is a candidate; set when it leads or is not any more."""
         self._ending: set[asyncio.Task[None]] = set()
         self.claims = 0
-        """The number of times that this process has come to lead a job."""
+        """The number of times that this process has become the leader of a job."""
 
     @property
     def count(self) -> int:
@@ -62,17 +62,17 @@ class ManyLeaderships:
 
     @property
     def candidacies(self) -> int:
-        """The number of jobs that it stands ready to lead."""
+        """The number of jobs for which this process is a candidate."""
         return len(self._candidacies)
 
     def of(self, run_id: str) -> Leadership | None:
-        """Return the leadership by which this coordinator leads the job; None: it does not."""
+        """Return the leadership of a job; None: this coordinator does not lead the job."""
         return self._led.get(run_id)
 
     async def who_leads(self, run_id: str) -> tuple[str, bool]:
-        """Return the words about the leader of a job that this coordinator does not lead.
+        """Return words about the leader of a job that this coordinator does not lead.
 
-        For a person, and whether they stay so, as the job has ended.
+        The second result is whether they are final, because the job has ended.
         """
         try:
             async with asyncio.timeout(ASKED_S):
@@ -98,7 +98,7 @@ class ManyLeaderships:
     async def lead(self, run_id: str) -> Leadership:
         """Become the leader of this job, however long that takes.
 
-        Raises what its register raises for what can't be a record.
+        Raises the register's errors for an unusable record.
         """
         self._claiming.add(run_id)
         try:
@@ -127,9 +127,9 @@ class ManyLeaderships:
         return leadership
 
     def stand_ready(self, run_id: str, deference: Deference) -> JobRegister | None:
-        """Until `settle`: the register of a job that this process stands ready to lead.
+        """Return the register of a job for which this process is a candidate, until `settle`.
 
-        None: it leads that job, or an agent waits here for it to do so.
+        None: the process leads that job, or an agent waits here for it to do so.
         """
         if run_id in self._led or run_id in self._claiming or run_id in self._candidacies:
             return None
@@ -159,20 +159,20 @@ class ManyLeaderships:
         return JobRegister(register, self._local, self._leader, memory, seal, deference)
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Do this, which blocks, before anything with the registers that is asked for later."""
+        """Make a blocking call before any later one to the registers."""
         return self._local.calls.submit(call)
 
     def wait_for(self, run_id: str, text: str) -> None:
-        """Tell a person what this process waits for."""
+        """Show the user the reason of a wait."""
         self._on_wait(run_id, text)
 
     def forget(self, run_id: str) -> None:
-        """Note that this coordinator leads the job no more; another one may."""
+        """Note that this coordinator no longer leads the job; another one may."""
         if (leadership := self._led.pop(run_id, None)) is not None:
             self._end(leadership.vacate(VACATE_S))
 
     def remove(self, run_id: str) -> None:
-        """Remove the record of a job, which is not needed any more."""
+        """Remove the record of a job, which is no longer needed."""
         if (leadership := self._led.pop(run_id, None)) is None:
             return
         self._memories.pop(run_id, None)
@@ -189,7 +189,10 @@ class ManyLeaderships:
         ending.add_done_callback(self._ending.discard)
 
     async def vacate(self) -> None:
-        """Tell who would lead these jobs that they need not wait. Takes a second at most."""
+        """Give up all jobs, and record that, so that others need not wait.
+
+        Takes a second at most.
+        """
         for run_id in list(self._led):
             self.forget(run_id)
         if self._ending:

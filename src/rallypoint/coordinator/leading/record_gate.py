@@ -1,4 +1,4 @@
-"""One life of a job that is led by a register: what it may do, and what a leader finds of it."""
+"""One life of a job led by a register: its permitted effects, and the job that a leader finds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class RecordedLife(Struct, frozen=True):
-    """The parts that a host needs for one life of a job that is led."""
+    """The parts of one life of a led job that a host needs."""
 
     handover: Handover
     open_gate: OpenGate
 
 
 class TakenOver(Struct, frozen=True):
-    """A job of another coordinator, as its register holds it."""
+    """The job of another coordinator in the register."""
 
     state: JobState
     led: RecordedLife
@@ -46,7 +46,7 @@ class TakenOver(Struct, frozen=True):
 
 
 class RecordGate:
-    """One life of a job, of a coordinator that leads by a register: a gate of its host."""
+    """The gate of one life of a job, at a coordinator that leads by a register."""
 
     def __init__(
         self,
@@ -55,25 +55,25 @@ class RecordGate:
         perform: Callable[[list[HostEffect]], None],
         is_silent: IsSilent,
     ) -> None:
-        """`perform` does what has waited for a record."""
+        """Make the gate; `perform` executes effects that have waited for a record."""
         self._leadership = leadership
         self.durable, self._perform = durable, perform
         self.is_silent = is_silent
         leadership.opened(self)
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """Note that the job has decided this: returns what may be done now."""
+        """Queue the effects of a decision, and return those that may be carried out now."""
         passing = self.durable.after(effects, is_sure=self._leadership.is_sure)
         if not self.durable.is_recorded:
             self._leadership.changed()
         return self._with_position(passing)
 
     def perform(self, effects: list[HostEffect]) -> None:
-        """Do what has waited for a record."""
+        """Execute effects that have waited for a record."""
         self._perform(self._with_position(effects))
 
     def _with_position(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """Tell agents the position of the job's record with what they are told anyway."""
+        """Add the position of the job's record to messages that agents get anyway."""
         return [self._positioned(effect) for effect in effects]
 
     def _positioned(self, effect: HostEffect) -> HostEffect:
@@ -85,7 +85,7 @@ class RecordGate:
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
     ) -> list[HostEffect]:
-        """Return the effects of a heartbeat that has just come. The rest as of `Gate`."""
+        """Return the effects of a heartbeat that has just come. Other parameters as for `Gate`."""
         speaker = None
         if heartbeat.promise is not None and incarnation:
             durable = self.durable
@@ -100,5 +100,5 @@ class RecordGate:
         return self.durable.is_recorded
 
     def close(self) -> None:
-        """Close the gate of a life that is hosted no more."""
+        """Close the gate of a life that is no longer hosted."""
         self._leadership.closed(self)

@@ -1,1 +1,1 @@
-"""The machine of one node: when its workers start, run and stop."""
+"""The machine of one node, which decides when its workers start and stop."""

@@ -26,9 +26,9 @@ class SessionOpened(Struct, frozen=True):
 
 
 class LeaseEnded(Struct, frozen=True):
-    """The coordinator may have given this node's place away (behaviour F2).
+    """The coordinator may have replaced this node (behaviour F2).
 
-    `waits_for`: what the node does now, half a line; empty: it gives up.
+    `waits_for` is what the node does now, half a line; empty: it gives up.
     """
 
     waits_for: str = ""
@@ -41,7 +41,7 @@ class SessionGivenUp(Struct, frozen=True):
 
 
 class CoordinatorRefuses(Struct, frozen=True):
-    """The connection broke, and the coordinator's host answers, but not with that coordinator."""
+    """The connection broke, and the coordinator's host answers without that coordinator."""
 
 
 class EnrolmentDone(Struct, frozen=True):
@@ -65,16 +65,14 @@ class WorkersExited(Struct, frozen=True):
 
 
 class SpawnFailed(Struct, frozen=True):
-    """None of the round's workers could be started, at once or later, and none runs."""
+    """The round's workers could not be started, at once or later, and none runs."""
 
     stamp: Stamp
     error: RallypointError
 
 
 class SourceFailed(Struct, frozen=True):
-    """The process from which workers are forked, or their ports, can't be had: no round can start
-    any.
-    """
+    """The prepared process or the workers' ports can't be had, so no round can start workers."""
 
     error: RallypointError
 
@@ -85,19 +83,19 @@ class Tried(Struct, frozen=True):
     stamp: Stamp
     number: int
     unfit: str = ""
-    """Why no worker can be started here, one sentence; empty: they can."""
+    """Why no worker can be started here, one sentence; empty: workers can be started."""
     lacking: Lacking | None = None
-    """Set if this machine is to blame, not an option of this node."""
+    """The lacking resource, if this machine and not an option of this node is to blame."""
     fix: str = ""
-    """The step that a person may take, if `unfit` says why no worker can be started."""
+    """The fix for the user, if no worker can be started."""
     unreached: str = ""
-    """Why the store of the round was not reached, one sentence; empty: it was."""
+    """Why the round's store was not reached, one sentence; empty: it was."""
 
 
 class WorkersGone(Struct, frozen=True):
-    """No process of the round is left, and what is known of its failures has been reported.
+    """No process of the round is left, and its failures have been reported.
 
-    `stuck` names processes that even SIGKILL did not end; `KillWorkers` tries those again.
+    `stuck` names processes that SIGKILL did not end; `KillWorkers` tries those again.
     """
 
     stamp: Stamp
@@ -105,31 +103,31 @@ class WorkersGone(Struct, frozen=True):
 
 
 class SignalCaught(Struct, frozen=True):
-    """A person or a scheduler told this agent to go."""
+    """The agent got a signal to leave, from a person or a scheduler."""
 
     signal: int
 
 
 class WitnessSignalled(Struct, frozen=True):
-    """A signal has reached the witness, which a scheduler signals with all other processes."""
+    """The witness got a signal. A scheduler signals it with all other processes."""
 
     signal: int
 
 
 class DrainSignalWanted(Struct, frozen=True):
-    """The workers are to be asked for a checkpoint by this signal (`--drain-signal`)."""
+    """The workers have to be asked for a checkpoint by this signal (`--drain-signal`)."""
 
     signal: int
 
 
 class LeaveWanted(Struct, frozen=True):
-    """A person, or a notice of this node's end, told this agent to go."""
+    """A person, or a notice of this node's end, told this agent to leave."""
 
     why: str
 
 
 class Announced(Struct, frozen=True):
-    """The coordinator knows that this node goes."""
+    """The coordinator knows that this node leaves."""
 
 
 class WaitKind(Enum):
@@ -144,9 +142,9 @@ class WaitKind(Enum):
     REPEAT = "repeat"
     STUCK = "stuck"
     WITNESS = "witness"
-    """A signal may reach the witness."""
+    """A signal may still reach the witness."""
     OWN_SIGNAL = "own signal"
-    """The signal that has reached the witness may reach the agent."""
+    """The signal that has reached the witness may still reach the agent."""
 
 
 class WaitEnded(Struct, frozen=True):
@@ -177,20 +175,19 @@ NodeEvent = (
     | Announced
     | WaitEnded
 )
-"""The orders of the coordinator, and the events on this node. (`HelperDied`, as it is reported.)"""
+"""The orders of the coordinator, and the events on this node, among them `HelperDied`."""
 
 
 class JoinRound(Struct, frozen=True):
-    """Tell the coordinator that this node is ready; nothing runs here."""
+    """Tell the coordinator that this node is ready, and that no workers run here."""
 
 
 class ReportNow(Struct, frozen=True):
     """Send this report.
 
-    The driver adds what only it knows: of `Failed` what the workers have said, of `Drain` whether
-    the coordinator lives here.
-
-    `Drain` and `Cancel` are answered with `Announced`, `Drain` then with `LeaveNow`.
+    The driver adds facts of its own: to `Failed` the workers' messages, to `Drain` whether the
+    coordinator lives here. `Drain` and `Cancel` are answered with `Announced`, `Drain` then with
+    `LeaveNow`.
     """
 
     message: Report
@@ -211,9 +208,9 @@ class SpawnWorkers(Struct, frozen=True):
 
 
 class TryToStart(Struct, frozen=True):
-    """Try to start workers, and to reach the store of the round that runs; answer with `Tried`.
+    """Try to start workers, and to reach the store of the active round; answer with `Tried`.
 
-    A later one makes this one void.
+    A later order makes this one void.
     """
 
     order: Prove
@@ -224,7 +221,7 @@ class AbandonRound(Struct, frozen=True):
 
 
 class RoundEnding(Struct, frozen=True):
-    """The coordinator ends this node's round, for this reason."""
+    """The coordinator ends this node's round for this reason."""
 
     stamp: Stamp
     reason: EndReason
@@ -241,7 +238,7 @@ class SignalWorkers(Struct, frozen=True):
 
 
 class NotifyWorkers(Struct, frozen=True):
-    """Send a signal to the round's workers, and to nothing that they have started."""
+    """Send a signal to the round's workers, but not to processes that they have started."""
 
     signal: int
 
@@ -251,7 +248,7 @@ class KillWorkers(Struct, frozen=True):
 
 
 class NodeTimer(Struct, frozen=True):
-    """Answer with `WaitEnded` after so long."""
+    """Answer with `WaitEnded` after this time."""
 
     kind: WaitKind
     number: int
@@ -259,17 +256,17 @@ class NodeTimer(Struct, frozen=True):
 
 
 SPAWN_FAILED = 127
-"""Exit code of a worker that could not be started, as a shell would say it."""
+"""The exit code of a worker that could not be started, the same as a shell's."""
 
 
 class GiveUpNode(Struct, frozen=True):
-    """End this agent by this error: no worker is to blame, and the same would happen again."""
+    """End this agent with this error: no worker is to blame, and a retry would fail too."""
 
     error: RallypointError
 
 
 class EndState(StrEnum):
-    """How a worker's end is reported to observers, under torch's names."""
+    """The end of a worker for observers, under torch's names."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -279,15 +276,15 @@ class EndState(StrEnum):
 
 
 class WorkerEnded(Struct, frozen=True):
-    """Report this worker's end to observers: once for each worker of a round."""
+    """Report this worker's end to observers, once for each worker of a round."""
 
     state: EndState
     exit: WorkerExit
-    """With neither a code nor a signal where no exit was noticed."""
+    """The exit; it has neither a code nor a signal where no exit was noticed."""
 
 
 class FinishKind(Enum):
-    """Why an agent ends."""
+    """The reason why an agent ends."""
 
     VERDICT = "verdict"
     SIGNAL = "signal"
@@ -300,11 +297,11 @@ class FinishKind(Enum):
 
 
 class SkipWaits(Struct, frozen=True):
-    """From now on wait for nobody, also after `Finish`: not for other nodes, not for a console."""
+    """Wait no longer, even after `Finish`: neither for other nodes nor for a console."""
 
 
 class Finish(Struct, frozen=True):
-    """Report that this node leaves, and end. What else is set depends on the kind."""
+    """Report that this node leaves, and end. The other fields depend on the kind."""
 
     kind: FinishKind
     verdict: Verdict | None = None
@@ -313,7 +310,7 @@ class Finish(Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome:
-        """The end of the job, for all that this node knows."""
+        """The end of the job, as far as this node knows."""
         if self.kind is FinishKind.VERDICT and self.verdict is not None:
             return self.verdict.outcome
         if self.kind is not FinishKind.SIGNAL:
@@ -322,7 +319,7 @@ class Finish(Struct, frozen=True):
 
     @property
     def ending(self) -> Ending:
-        """The same with the reason."""
+        """The end of the job, with its reason."""
         verdict = self.verdict
         if self.kind is not FinishKind.VERDICT or verdict is None:
             return Ending(self.outcome, self.text, has_left=True)

@@ -37,12 +37,12 @@ from rallypoint.core.node.state import (
 from rallypoint.core.text import LEFT, signal_name
 
 REPEAT_S = 1.0
-"""Equal signals in this time are one: schedulers signal every process of a step, and who has
-started an agent often forwards the same."""
+"""The seconds within which equal signals count as one: schedulers signal every process of a step,
+and the parent of an agent often forwards the signal."""
 ANNOUNCE_S = 1.0
-"""How long a drain waits for the coordinator to know of it."""
+"""How long a drain waits until the coordinator knows of it, in seconds."""
 STOP_SHARE = 0.2
-"""A share of a drain's time, kept for the workers to stop after their checkpoint."""
+"""The share of a drain's time in which the workers stop after their checkpoint."""
 
 
 def notice_s(settings: NodeSettings) -> float:
@@ -89,9 +89,9 @@ def _first(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
-    """Return the effects of events after the agent has said how it ended.
+    """Return the effects of events after the agent has reported its end.
 
-    Only signals count, as others may still have to hear of them.
+    Only signals count, because a signal may shorten the wait for other nodes.
     """
     match event:
         case SignalCaught(number):
@@ -102,14 +102,14 @@ def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
 
 
 def leave_wanted(state: WorkersState, why: str) -> list[NodeEffect]:
-    """Have the node leave, as a person or a notice of its end wants. Twice is as once."""
+    """Have the node leave, as a person or a notice of its end wants. May be repeated."""
     if state.leaving:
         return []
     return _go(state, signal.SIGTERM, why, f"leaving the job: {why}")
 
 
 def announced(state: WorkersState) -> list[NodeEffect]:
-    """Return the job knows that this node goes. What runs here runs on until `leave_now`."""
+    """Note that the job knows of this node's leave. Workers continue until `leave_now`."""
     if not state.leaving:
         return []
     state.heard = True
@@ -131,28 +131,25 @@ def _is_newest(state: WorkersState, number: int) -> bool:
 
 
 def opened_anew(state: WorkersState) -> list[NodeEffect]:
-    """Return a coordinator that knows nothing of this node, nor of what it was told before."""
+    """Announce the leave again, to a new session that has not heard of it."""
     if not state.leaving or state.heard:
         return []
     return [_announce_cancel(state) if state.cancels else _announce_drain(state)]
 
 
 def told_enough(state: WorkersState) -> list[NodeEffect]:
-    """Return the effects when every node that should hear of the leave has.
-
-    Or when the time for it is over.
-    """
+    """End the agent when the leave is known to all nodes that need it, or the time is over."""
     state.heard = state.heard or state.telling
     return proceed(state) if state.telling and state.phase is NodePhase.IDLE else []
 
 
 def unheard(state: WorkersState) -> list[NodeEffect]:
-    """Note that the job can't be told in time."""
+    """Leave without the job's answer, because it can't be told in time."""
     return [] if state.announced else leave_now(state)
 
 
 def leave_now(state: WorkersState) -> list[NodeEffect]:
-    """Note that the job is ready for this node to go: stop its workers."""
+    """Stop the workers: the job is ready for this node to leave."""
     if not state.leaving:
         return []
     state.announced = True
@@ -161,7 +158,7 @@ def leave_now(state: WorkersState) -> list[NodeEffect]:
 
 
 def time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """Note that the drain has taken all of its time."""
+    """Handle the end of the drain's deadline."""
     effects: list[NodeEffect] = []
     if not state.killing and state.phase in (
         NodePhase.RUNNING,

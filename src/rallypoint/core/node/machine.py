@@ -195,15 +195,15 @@ def _requested(state: WorkersState, request: WorkerRequest) -> None:
 
 
 def is_fenced(state: WorkersState) -> bool:
-    """Return whether what runs here must end with the lease.
+    """Return whether the workers here must end with the lease.
 
-    Workers that have all ended can't disturb anybody, and their success may still count.
+    Workers that have all ended can't disturb others, and their success may still count.
     """
     return state.phase not in (NodePhase.IDLE, NodePhase.FINISHED, NodePhase.DONE)
 
 
 def _forgotten(state: WorkersState) -> list[NodeEffect]:
-    """Return a coordinator that knows nothing of us: whatever runs here belongs to no world."""
+    """Handle a coordinator that does not know this node: running workers belong to no world."""
     state.proving = None
     if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is Desired.JOIN else []
@@ -334,9 +334,9 @@ def _gone(state: WorkersState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Nod
 
 
 def _be_patient(state: WorkersState, pids: str) -> list[NodeEffect]:
-    """Wait longer for processes that do not die: this node keeps its place until then.
+    """Wait longer for processes that do not die; this node keeps its place until then.
 
-    A file system that hangs lets go of them, mostly.
+    A file system that hangs usually recovers.
     """
     if state.is_patient:
         return [KillWorkers()]
@@ -395,8 +395,8 @@ def _name_round(state: WorkersState, stamp: Stamp) -> None:
 def _is_newer(state: WorkersState, stamp: Stamp) -> bool:
     """Return whether this stamp is newer than the one of this node's round.
 
-    Rounds of another life, or of a coordinator that knows of none of ours, can't be compared: the
-    session has accepted who speaks.
+    Rounds of another life, or of a coordinator that knows none of this node's rounds, can't be
+    compared; there the session has accepted the coordinator.
     """
     than = state.stamp
     if than is None or state.is_foreign or stamp.incarnation != than.incarnation:

@@ -22,7 +22,7 @@ def workers_started(state: WorkersState, stamp: Stamp) -> list[NodeEffect]:
 
 
 def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Note that a signal has reached the agent: alone, or with every process of this node."""
+    """Handle a signal to the agent, which every process of this node may have got."""
     if not state.settings.has_witness or state.phase not in _WORKERS:
         return []
     if known.agent_got(state.signals, number):
@@ -31,7 +31,7 @@ def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Note that a signal has reached the witness, and the workers that run."""
+    """Handle a signal to the witness, which the running workers have got too."""
     if state.phase not in _WORKERS:
         return []
     if known.witness_got(state.signals, number):
@@ -40,7 +40,7 @@ def witness_got(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def other_leaves(state: WorkersState) -> list[NodeEffect]:
-    """Another node leaves. A scheduler may signal this one too, a few milliseconds later."""
+    """Expect a signal: another node leaves, and a scheduler may signal this node soon."""
     is_next = state.settings.has_witness and state.phase is NodePhase.RUNNING and not state.leaving
     return _wait_for_witness(state) if is_next else []
 
@@ -54,13 +54,13 @@ def notify(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """The signal has not reached the witness: a scheduler has not signalled the workers."""
+    """Release the held signal: the witness did not get it, so it was sent to this agent alone."""
     state.signals.is_waiting = False
     return _release(state)
 
 
 def own_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """The signal has not reached the agent: it may not have reached the workers either."""
+    """Forget the witness's signal, which the agent did not get, and judge the exits."""
     state.signals.by_witness.clear()
     return [*_release(state), *judge(state)]
 
@@ -71,7 +71,7 @@ def _wait_for_witness(state: WorkersState) -> list[NodeEffect]:
 
 
 def _release(state: WorkersState) -> list[NodeEffect]:
-    """Send the signals that are held, unless a scheduler may still be sending them."""
+    """Send the signals that were held back, unless a scheduler may still be sending them."""
     signals = state.signals
     effects: list[NodeEffect] = []
     if number := signals.held_notice:

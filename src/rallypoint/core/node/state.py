@@ -1,10 +1,10 @@
-"""The state of the machine of one node, and the ways its workers end: they exit, or are stopped.
+"""The state of the machine of one node, and the ends of its workers: exits and stops.
 
-`machine.py` has the essay; when to stop is decided there, and in `leave.py`.
+`machine.py` explains the rules; it and `leave.py` decide when to stop.
 
-Each exit counts once, as it was first noticed. What ends a worker while the round runs is its
-failure, or its success; one that was ended by a signal that schedulers send to every process is a
-suspect first, until it is known whether this agent gets the signal too (behaviour A5).
+Each exit counts once, as it was first noticed. A worker's end during the round is its failure or
+its success. One that was ended by a signal that schedulers send to every process is a suspect
+first, until it is known whether this agent gets the signal too (behaviour A5).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointErr
 
 
 class NodePhase(IntEnum):
-    """The phase that is observed; see the module's essay."""
+    """The observed phase; `machine.py` describes each."""
 
     IDLE = 0
     ENROLLING = 1
@@ -56,7 +56,7 @@ class NodePhase(IntEnum):
 
 
 class Desired(IntEnum):
-    """The step that follows once nothing runs; a higher one is never replaced by a lower."""
+    """The step that follows once no worker runs; a higher one is never replaced by a lower."""
 
     JOIN = 0
     LEAVE = 1
@@ -65,43 +65,43 @@ class Desired(IntEnum):
 
 
 class NodeSettings(Struct, frozen=True):
-    """How this node stops its workers. Seconds."""
+    """How this node stops its workers. Times are in seconds."""
 
     workers: int
     shutdown_grace_s: float
     restart_grace_s: float
     signals: tuple[int, ...]
     drain_deadline_s: float = 25.0
-    """From the request to leave until this node's workers are killed."""
+    """The time from the request to leave until this node's workers are killed."""
     stop_patience_s: float = 0.0
-    """For processes that don't die before a round, as long as the coordinator waits for them."""
+    """The time for processes that don't die before a round, while the coordinator waits."""
     is_alone: bool = False
-    """The job can't have another node."""
+    """Whether the job can't have another node."""
     has_witness: bool = False
     """A process beside the agent notes the signals of a scheduler; see `worker_signals.py`."""
 
 
 class WorkersState(Struct):
-    """All that the machine knows. Only `step` changes it."""
+    """The state of the machine. Only `step` changes it."""
 
     settings: NodeSettings
     phase: NodePhase = NodePhase.IDLE
     desired: Desired = Desired.JOIN
     stamp: Stamp | None = None
     is_foreign: bool = False
-    """The stamp was given by another coordinator than the present one."""
+    """Whether the stamp is that of another coordinator than the present one."""
     has_joined: bool = False
     """Whether the node has asked for a place, and has none yet."""
     proving: tuple[Stamp, int] | None = None
-    """The question of the coordinator, `Prove`, that this node tries to answer."""
+    """The coordinator's open question, `Prove`."""
     checkpoint_asked: int | None = None
-    """The number of the checkpoint that the round's workers are asked for."""
+    """The number of the checkpoint request to the round's workers."""
     succeeded_when_asked: bool = False
-    """Whether all workers succeeded meanwhile."""
+    """Whether all workers succeeded while a checkpoint was requested."""
     stop_why: str = ""
+    """The reason why the workers are being stopped."""
     told_end: Stamp | None = None
     """The newest round that the coordinator has ended."""
-    """Why they are being stopped."""
     assignment: Assignment | None = None
     exits: dict[int, WorkerExit] = field(default_factory=dict)
     """The exits of this round's workers, by local rank; a new object for each round."""
@@ -110,49 +110,50 @@ class WorkersState(Struct):
     unjudged: set[int] = field(default_factory=set)
     """Local ranks of workers that ended after a signal that this agent may be about to get."""
     ends_reported: set[int] = field(default_factory=set)
-    """Local ranks whose end observers have been given."""
+    """The local ranks of workers whose end was reported to observers."""
     seeks_culprit: bool = False
-    """The round ends by a failure, and this agent has killed nobody yet."""
+    """Whether the round ends by a failure, and this agent has killed no process yet."""
     signals_caught: int = 0
     signal: int = 0
-    """The signal that told this agent to go, or stands for that: its workers are sent this one."""
+    """The signal that told this agent to leave, or stands for another request; it is sent to the
+    workers."""
     leaving: bool = False
-    """Whether this node was told to go, in any way."""
+    """Whether this node was told to leave, in any way."""
     leaving_why: str = ""
     cancels: bool = False
     """Whether the signal was an interrupt, which ends the job."""
     announced: bool = False
-    """Whether it is the workers' turn to go: the job knows, or could not be told in time."""
+    """Whether the workers may stop: the job knows of the leave, or could not be told in time."""
     heard: bool = False
-    """The job knows that this node goes, or need not know any more."""
+    """Whether the job knows that this node leaves, or need not know any more."""
     is_member: bool = False
-    """The coordinator knows of this node, as far as this node knows."""
+    """Whether the coordinator knows this node, as far as this node can tell."""
     has_coordinator: bool = False
-    """One was reached, and its host has not refused since."""
+    """Whether a coordinator was reached whose host has not refused connections since."""
     telling: bool = False
-    """Whether nothing runs here any more and the end waits for the job to acknowledge the leave."""
+    """Whether no workers run, and the end waits until the job acknowledges the leave."""
     repeated: int = 0
-    """The last signal, while an equal one is still the same."""
+    """The last signal, while an equal one still counts as a repetition."""
     killing: bool = False
-    """The workers of this round have been sent SIGKILL."""
+    """Whether the workers of this round were sent SIGKILL."""
     is_patient: bool = False
     """Whether workers do not die, and are waited for."""
     patience_is_over: bool = False
     verdict: Verdict | None = None
     finish: Finish | None = None
     signals: WorkerSignals = field(default_factory=WorkerSignals)
-    """Signals that have reached the round's workers; a new object for each round."""
+    """The signals that the round's workers got; a new object for each round."""
     waits: int = 0
-    """Numbers the waits."""
+    """The number of waits so far, from which they get their numbers."""
     newest_wait: dict[WaitKind, int] = field(default_factory=dict)
     grace_s: float = 0.0
-    """The shortest grace that the stop under way was given."""
+    """The shortest grace that the present stop was given."""
     first_grace: int = 0
-    """Number of its first wait: the one that ends first ends the grace."""
+    """The number of the stop's first wait; the first wait to end ends the grace."""
 
 
 def proceed(state: WorkersState) -> list[NodeEffect]:
-    """Do the desired step, now that nothing runs here."""
+    """Do the desired step, because no worker runs here."""
     if state.desired is Desired.JOIN:
         if state.leaving and not state.announced:
             return []
@@ -166,9 +167,9 @@ def proceed(state: WorkersState) -> list[NodeEffect]:
 
 
 def is_untold(state: WorkersState) -> bool:
-    """Return whether the job should still hear that this node goes.
+    """Return whether the job still has to hear that this node leaves.
 
-    Whoever has lost its place has nothing to say but that the job is cancelled.
+    A node that has lost its place only reports that the job is cancelled.
     """
     if not state.leaving or state.heard:
         return False
@@ -176,9 +177,9 @@ def is_untold(state: WorkersState) -> bool:
 
 
 def _tell(state: WorkersState) -> list[NodeEffect]:
-    """Report that this node goes, and wait until that is known.
+    """Report that this node leaves, and wait until the coordinator knows.
 
-    The connection is down, or slow: without a word the others would take this node for lost, or
+    The connection is down, or slow. Without the report the others would count this node as lost, or
     continue a job that was cancelled.
     """
     if state.telling:
@@ -194,7 +195,7 @@ def _tell(state: WorkersState) -> list[NodeEffect]:
 
 
 def stop(state: WorkersState, desired: Desired, number: int, grace_s: float) -> list[NodeEffect]:
-    """Stop what runs, politely. A stop that is under way goes on, with no more time than this."""
+    """Stop the workers by a signal. A running stop continues, but with no more time than this."""
     state.desired = max(state.desired, desired)
     match state.phase:
         case NodePhase.IDLE | NodePhase.ENROLLING | NodePhase.READY:
@@ -227,7 +228,7 @@ def end_by_signal(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def abort(state: WorkersState, desired: Desired, finish: Finish | None) -> list[NodeEffect]:
-    """Stop what runs, at once."""
+    """Kill the workers at once."""
     state.desired = max(state.desired, desired)
     state.finish = state.finish or finish
     match state.phase:
@@ -252,16 +253,16 @@ def _end_before_start(state: WorkersState) -> list[NodeEffect]:
 
 
 def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
-    """Return a wait that makes older ones of its kind void."""
+    """Return a wait, which makes older waits of its kind void."""
     state.waits += 1
     state.newest_wait[kind] = state.waits
     return NodeTimer(kind, state.waits, length_s)
 
 
 def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
-    """Return what this node does, for a coordinator that it attaches to.
+    """Return this node's present state, for a coordinator that it attaches to.
 
-    It was told to drain `drains_for_s` ago.
+    The node was told to drain `drains_for_s` seconds ago.
     """
     if state.leaving:
         why, number = state.leaving_why, state.signal
@@ -289,17 +290,17 @@ def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
 
 
 def succeeded(state: WorkersState) -> int:
-    """Return the number of the round's workers that ended well, as far as that is certain."""
+    """Return how many of the round's workers certainly ended well."""
     judged = state.exits.keys() - state.unjudged
     return sum(state.exits[local_rank].code == 0 for local_rank in judged)
 
 
 SUSPECT_S = 2.0
-"""How long an agent may get such a signal later than its workers."""
+"""The seconds by which an agent may get a scheduler's signal later than its workers."""
 
 
 def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> list[NodeEffect]:
-    """Note the ends of these workers, as noticed together."""
+    """Note the ends of these workers, which were noticed together."""
     if stamp != state.stamp:
         return []
     known = state.exits.keys() | state.ends_reported
@@ -317,7 +318,7 @@ def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> 
 
 
 def judge(state: WorkersState) -> list[NodeEffect]:
-    """Do what follows from the ends of workers that are not judged yet."""
+    """Handle the ends of workers that are not judged yet."""
     stamp, had_success = state.stamp, succeeded(state) > 0
     exits = tuple(state.exits[local_rank] for local_rank in sorted(state.unjudged))
     state.unjudged.clear()
@@ -366,17 +367,18 @@ def _report(
 
 
 def _suspects(state: WorkersState) -> list[WorkerExit]:
-    """Return the workers that were ended by a signal that this agent may be about to get, too."""
+    """Return the workers that a signal has ended which this agent may still get."""
     signals = state.settings.signals
     return [exit_ for exit_ in state.exits.values() if exit_.signal in signals]
 
 
 def spawn_failed(state: WorkersState, stamp: Stamp, error: RallypointError) -> list[NodeEffect]:
-    """Alone, a node that lacks something can only tell its user.
+    """Handle workers that could not be started.
 
-    In a job of several nodes the others may go on without it, so that it counts as the failure of a
-    worker: the first one. So does what the command or its arguments are to blame for, wherever it
-    happens. The coordinator is told if this machine is to blame: then nobody is charged.
+    A node that is alone can only tell its user. In a job of several nodes the others may continue
+    without it, so it counts as the failure of its first worker. So does an error of the command or
+    its arguments, on any node. If this machine is to blame, the coordinator is told so, and no
+    restart is charged.
     """
     if stamp != state.stamp or state.phase is not NodePhase.RUNNING:
         return []
@@ -394,7 +396,7 @@ def spawn_failed(state: WorkersState, stamp: Stamp, error: RallypointError) -> l
 
 
 def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
-    """Try to start workers before a round may end for this node."""
+    """Try to start workers before a round ends for this node."""
     waits = state.phase is NodePhase.IDLE and state.has_joined and state.desired is Desired.JOIN
     question = order.stamp, order.number
     if not waits or state.leaving or state.proving == question:
@@ -404,10 +406,9 @@ def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
 
 
 def tried(state: WorkersState, said: Tried) -> list[NodeEffect]:
-    """Leave if this node can't start workers.
+    """Leave if this node can't start workers, until its machine or its options change.
 
-    Its machine, or its options, would have to change. One that does not reach the store stays:
-    another round may have its store elsewhere.
+    A node that does not reach the store stays, because another round may have its store elsewhere.
     """
     if state.proving != (said.stamp, said.number):
         return []
@@ -426,7 +427,7 @@ def tried(state: WorkersState, said: Tried) -> list[NodeEffect]:
 
 
 def give_up(state: WorkersState, error: RallypointError) -> list[NodeEffect]:
-    """No worker is to blame, and the same would happen in every round."""
+    """End the agent: no worker is to blame, and each round would fail in the same way."""
     state.phase = NodePhase.DONE
     return [GiveUpNode(error)]
 

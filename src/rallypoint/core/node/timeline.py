@@ -44,7 +44,7 @@ from rallypoint.core.round_record import (
 from rallypoint.core.worker_exits import WorkerExit
 
 UNKNOWN = "unknown"
-"""Why a round ended that this node was not told the end of."""
+"""The reason of a round's end that this node was not told."""
 
 
 class Milestone(Struct, frozen=True):
@@ -68,7 +68,7 @@ class RoundLife(Struct):
     incarnation: int = 0
     """The number of the job's life."""
     failure: WorkerExit | None = None
-    """The first of this node, while the round is one of the newest."""
+    """The first failure on this node, while the round is one of the newest."""
 
     @property
     def number(self) -> int:
@@ -77,7 +77,7 @@ class RoundLife(Struct):
 
 
 class RestartedRound(Struct, frozen=True):
-    """A round that followed another one. `counted`: it was paid from the restart budget."""
+    """A round after another one. `counted`: the restart was charged to the budget."""
 
     round: int
     kind: str
@@ -86,7 +86,7 @@ class RestartedRound(Struct, frozen=True):
 
 
 class Timeline(Struct):
-    """All rounds of one node, in order. Changed by the functions of this module only."""
+    """All rounds of one node, in order. Only the functions of this module change it."""
 
     rounds: list[RoundLife] = field(default_factory=list)
     joining_since: float | None = None
@@ -101,7 +101,7 @@ class Timeline(Struct):
 def step(
     timeline: Timeline, event: NodeEvent, effects: list[NodeEffect], at: float
 ) -> list[Milestone]:
-    """Note the input of the node's machine and its effects. Returns the phases that have ended."""
+    """Note the event and the effects of the node's machine; return the phases that have ended."""
     ended: list[Milestone] = []
     match event:
         case Assigned(stamp, assignment) if any(map(_takes_place, effects)):
@@ -128,7 +128,7 @@ def step(
 
 
 def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
-    """Note that the processes of the newest round have been started, which took so long."""
+    """Note that the newest round's processes have been started, after `took_s`."""
     life = timeline.newest
     if life is None:
         return []
@@ -137,7 +137,7 @@ def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
 
 
 def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Milestone]:
-    """`first_output` or `first_progress` of this round. What comes again, or late, is not told."""
+    """Note the first output or the first progress of this round; later ones are ignored."""
     life = _life(timeline, round_)
     if life is None or life.spawned_at is None or life.stopping_at is not None:
         return []
@@ -145,7 +145,7 @@ def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Mi
 
 
 def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit]) -> list[Milestone]:
-    """Note that these workers of this node have failed; more may be known of them than before."""
+    """Note failures of this node's workers; they may have more details than before."""
     life, first = _life(timeline, round_), max(failures, key=lambda one: one.age_s, default=None)
     if life is None or first is None:
         return []
@@ -156,12 +156,10 @@ def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit])
 def ended_by(
     life: RoundLife, following: RoundLife | None, verdict: Verdict | None
 ) -> tuple[str, str] | None:
-    """Return why the round ended, as a kind and in the words that judged it.
+    """Return why the round ended, as a kind and in words, the same on all nodes.
 
-    They are the same on all nodes. None: it was not ended before the job was, or this node was not
-    told.
-
-    `following` is the round after it on this node, `verdict` that of the job.
+    None: the job's end ended it, or this node was not told. `following` is the next round on this
+    node, `verdict` that of the job.
     """
     if following is not None and following.number == life.number + 1:
         return kind_between(life, following), following.assignment.why
@@ -172,9 +170,9 @@ def ended_by(
 
 
 def told(timeline: Timeline, node_id: str, at: float) -> tuple[ReportedRound, ...]:
-    """Return the newest rounds, as this node tells of them.
+    """Return the newest rounds for a report of this node.
 
-    One of which it does not know how it ended is left out: others do.
+    Leaves out a round whose end the node does not know; other nodes report it.
     """
     lives = timeline.rounds[-ROUNDS_REPORTED:]
     found = []
@@ -207,7 +205,7 @@ def _told(life: RoundLife, end: EndReason | None, node_id: str, at: float) -> Re
 
 
 def restarts(timeline: Timeline) -> list[RestartedRound]:
-    """Return every time that this node's workers were started again."""
+    """Return each restart of this node's workers."""
     return [
         RestartedRound(
             following.number,
@@ -220,10 +218,10 @@ def restarts(timeline: Timeline) -> list[RestartedRound]:
 
 
 def kind_between(life: RoundLife, following: RoundLife) -> str:
-    """Return why there is another round, as it was judged.
+    """Return the judged reason why there is another round.
 
-    An older coordinator, or a handler, does not tell: a failure that turned out to be a node's loss
-    is not charged, so the count tells.
+    An older coordinator, or a handler, does not send the reason. Then the restart count shows it: a
+    failure that turned out to be a node's loss is not charged.
     """
     if following.assignment.after is not None:
         return str(following.assignment.after.value)
@@ -252,7 +250,7 @@ def _takes_place(effect: NodeEffect) -> bool:
 
 
 def _life(timeline: Timeline, round_: int) -> RoundLife | None:
-    """Return the newest of this number: another coordinator begins to count anew."""
+    """Return the newest round with this number; each coordinator counts from zero."""
     return next((life for life in reversed(timeline.rounds) if life.number == round_), None)
 
 

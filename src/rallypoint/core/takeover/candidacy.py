@@ -36,27 +36,27 @@ from rallypoint.errors import (
 )
 
 HURRY_S = 0.1
-"""How often the record is read while the leader may have died just now."""
+"""The interval in seconds of reading the record while the leader may just have died."""
 REDIAL_S = 1.0
 UNUSED_S = 60.0
-"""A job that nobody has led for so long is left alone until its register changes."""
+"""The time in seconds after which a job without a leader is ignored until its register changes."""
 
 
 class Present(Struct, frozen=True):
     """The part of the process in the job at present."""
 
     node: Claimant | None = None
-    """None: it is no node."""
+    """The node's place in the job; None: the process is not a node."""
     is_attached: bool = False
-    """Whether it is a node that is connected to a leader."""
+    """Whether the process is a node that is connected to a leader."""
     leads: bool = False
-    """Whether it leads the job."""
+    """Whether the process leads the job."""
     is_awaited: bool = False
-    """An agent of the job waits at this process until it leads the job."""
+    """Whether an agent of the job waits until this process leads the job."""
 
 
 class Found(Struct, frozen=True):
-    """The register held this."""
+    """The content of the register."""
 
     at: float
     record: LeadRecord | None
@@ -64,23 +64,23 @@ class Found(Struct, frozen=True):
     is_gone: bool = False
     """The process of the record's leader is known to have ended."""
     unfit: UnfitRecordError | None = None
-    """Why that is no record that a leader writes; `record` is None then."""
+    """Why no leader wrote the content; `record` is None then."""
     token: object = None
     """The token of that version."""
 
 
 class Claim(Struct, frozen=True):
-    """A claim, and what it goes on with."""
+    """A claim, and the record that it continues."""
 
     record: LeadRecord
     known: PositionOrder
-    """The order of the newest record that this process has known."""
+    """The order of the newest record that this process knew."""
     is_put_back: bool
-    """The record that it has found was older than one that was known."""
+    """Whether the record that was found was older than a known one."""
     found: LeadRecord | None
-    """The record that it goes on with."""
+    """The record that the claim continues."""
     seen_at: float
-    """When that record was seen first."""
+    """When that record was first seen."""
     promised_until: float
 
 
@@ -103,25 +103,25 @@ class Lead(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait for so long at most; `looks` is next."""
+    """Wait for at most this time; then call `looks`."""
 
     seconds: float
     for_change: bool = False
-    """Wait no longer than until the register changes, if it can tell."""
+    """Whether the wait ends when the register changes, if the register can signal that."""
 
 
 class Say(Struct, frozen=True):
-    """A person should know this."""
+    """Show this to the user."""
 
     text: str
 
 
 class GiveUp(Struct, frozen=True):
-    """End this candidacy: nobody needs it, or it can't go on."""
+    """End this candidacy: it is not needed, or it can't continue."""
 
 
 class Dial(Struct, frozen=True):
-    """Connect to the leader there, and to no other one."""
+    """Connect to this leader, and to no other one."""
 
     addresses: tuple[str, ...]
     epoch: int = 0
@@ -129,27 +129,27 @@ class Dial(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """Listen for other nodes: `listened` is next."""
+    """Listen for other nodes; then call `listened`."""
 
 
 class Close(Struct, frozen=True):
-    """Listen no more."""
+    """Close the listener."""
 
 
 class TryWriting(Struct, frozen=True):
-    """Find out whether the register takes what this process writes: `tried` is next."""
+    """Check whether the register accepts writes of this process; then call `tried`."""
 
 
 class LeaderChanged(Struct, frozen=True):
-    """Another process leads than at the last look, or this one."""
+    """The leader has changed since the last look, perhaps to this process."""
 
 
 class LookNow(Struct, frozen=True):
-    """Look before the wait is over, and wait a moment for what is found."""
+    """Look before the wait is over, and wait a moment for the result."""
 
 
 class Interrupt(Struct, frozen=True):
-    """End what the process is at."""
+    """Interrupt the present operation of the process."""
 
 
 Effect = (
@@ -158,19 +158,19 @@ Effect = (
 
 
 class Judged(Struct, frozen=True):
-    """The conclusion from what the register held."""
+    """The conclusion from the content of the register."""
 
     record: LeadRecord | None
     claims_in_s: float
-    """How long to wait at least before a claim; 0: claim."""
+    """The least wait before a claim, in seconds; 0: claim."""
     is_behind: bool = False
-    """A newer record was there before, as this process knows."""
+    """Whether this process knows a newer record."""
     unfit: str = ""
-    """Why what the register holds is no record that a leader writes; `record` is None then."""
+    """Why no leader wrote the content; `record` is None then."""
 
 
 class Candidacy:
-    """A process of its own, to whose address nodes go, until it leads the job."""
+    """The candidacy of a coordinator to whose address nodes connect, until it leads the job."""
 
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, *, is_kept: bool = False
@@ -182,11 +182,12 @@ class Candidacy:
         """
         self.leader, self.memory, self._is_kept = leader, memory, is_kept
         self.record: LeadRecord | None = None
-        """The record that was found last."""
+        """The record of the last look."""
         self.claim: Claim | None = None
-        """The claim that is under way."""
+        """The claim that was sent and not answered yet."""
         self.claimant: Claimant | None = None
-        """The process as it was when the last look began; None: it waits for a leader alone."""
+        """The state of the process at the beginning of the last look; None: it only waits for a
+        leader."""
         self._begin(nonce)
 
     def _begin(self, nonce: int) -> None:
@@ -203,14 +204,14 @@ class Candidacy:
         return present.node
 
     def found(self, event: Found) -> list[Effect]:
-        """Go on by what the register holds."""
+        """Handle the content of the register."""
         try:
             return self._examine(event)
         except RecordError as error:
             return self.unread(event.at, error)
 
     def _examine(self, event: Found) -> list[Effect]:
-        """Claim the job if nobody leads it. Raises RecordError for what can't be gone on with."""
+        """Claim the job if no process leads it. Raises RecordError for an unusable record."""
         judged = self.judge(event)
         self.record = judged.record
         if not judged.claims_in_s:
@@ -230,9 +231,9 @@ class Candidacy:
     def swapped(
         self, at: float, *, is_ours: bool, sent_at: float = 0.0, nonce: int = 0
     ) -> list[Effect]:
-        """Note that the register has answered a claim, which was sent at `sent_at`.
+        """Handle the register's answer to a claim that was sent at `sent_at`.
 
-        `nonce`: a random number for the next candidacy of this process.
+        `nonce` is a random number for the next candidacy of this process.
         """
         claim = self.claim
         self.claim = None
@@ -246,7 +247,7 @@ class Candidacy:
         return [Lead(claim, sent_at, at)]
 
     def judge(self, event: Found) -> Judged:
-        """Return when this process may claim. Raises RecordError for what can't be gone on with."""
+        """Return when this process may claim. Raises RecordError for an unusable record."""
         memory, record, unfit, claimant = self.memory, event.record, event.unfit, self.claimant
         if claimant is not None and claimant.told is not None:
             memory.was_told(claimant.told, claimant.settings)
@@ -270,16 +271,16 @@ class Candidacy:
         return Judged(record, max(wait_s, watch.begins_in_s(record, now, claimant)))
 
     def _behind_in_s(self, record: LeadRecord | None, now: float) -> float:
-        """Return how long to wait before a claim over a record that is behind."""
+        """Return how long to wait before a claim over an outdated record, in seconds."""
         if self.memory.may_claim_at_once(record):
             return 0.0
         restored = self.memory.restored(record)
         return self.watch.claims_behind_in_s(record, restored, now, self.claimant, self._unfit)
 
     def swap(self, addresses: tuple[str, ...] = ()) -> Swap:
-        """Claim the job over what was found last.
+        """Claim the job over the last record that was found.
 
-        `addresses`: where this process listens for it alone.
+        `addresses` are those on which this process listens for this job alone.
         """
         leader = replace(self.leader, addresses=addresses) if addresses else self.leader
         memory, found, claimant = self.memory, self.record, self.claimant
@@ -299,35 +300,31 @@ class Candidacy:
 
 
 class Standby(Candidacy):
-    """A process that is no node, and whose address no node knows.
+    """The candidacy of a process that is not a node, and whose address no node knows.
 
-    Until it leads the job or is not needed any more.
-
-    It claims no job that it has not seen alive, and none of a coordinator to whose address the
-    nodes go (`rallypoint serve` without candidates): that one lists nobody.
+    It ends when the process leads the job or is not needed any more. It claims no job that it has
+    not seen alive, and none of a coordinator with a fixed address (`rallypoint serve` without
+    candidates), which lists no candidates.
     """
 
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, deference: Deference, number: int
     ) -> None:
-        """Stand by for one job.
-
-        `number`: as of `has_number`, before the first connection.
-        """
+        """Stand by for one job. `number` is as for `has_number`, before the first connection."""
         super().__init__(leader, nonce, memory, is_kept=True)
         self.promises, self._deference = Promises(0.0, number), deference
         self._number = number
-        """The leader knows this process by it. Each connection has another one."""
+        """The number by which the leader knows this process; each connection has another one."""
         self._changed_at, self._sent = inf, 0
         self._has_changed = False
         self._is_of_nodes = False
-        """A node was seen to lead it: the others look for the leader in the register."""
+        """Whether a node has led the job, so that the nodes look for the leader in the register."""
         self._told: Epoch | None = None
-        """The epoch of the leader after which a person knows that this process is ready."""
+        """The epoch of the leader for which readiness was last reported to the user."""
         self._dialled: Epoch | None = None
         """The epoch of the leader that was dialled last."""
         self._is_dialled = False
-        """Whether it is attached to that leader, or tries to be."""
+        """Whether the process is attached to that leader, or tries to be."""
         self._dialled_at = self._hurries_until = -inf
 
     def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:
@@ -337,7 +334,7 @@ class Standby(Candidacy):
         return [] if promise is None else [m.Heartbeat(self._sent, promise)]
 
     def has_number(self, number: int) -> None:
-        """Note that the process has a new connection to the leader, and this number there."""
+        """Note a new connection to the leader, on which the process has this number."""
         self._number = number
         self.promises.has_number(number)
 
@@ -349,7 +346,7 @@ class Standby(Candidacy):
         )
 
     def _examine(self, event: Found) -> list[Effect]:
-        """Claim the job, or attach to its leader, or give up what nobody needs."""
+        """Claim the job, attach to its leader, or give up an unneeded candidacy."""
         judged, before = self.judge(event), self.record
         record, claimant = judged.record, self.claimant
         self.promises.saw(record)
@@ -394,7 +391,7 @@ class Standby(Candidacy):
         return Wait(HURRY_S if now < self._hurries_until else self.watch.look_s)
 
     def dialled(self, at: float, *, was_connected: bool) -> None:
-        """Note that the attempt to attach to the leader is over, or the connection is."""
+        """Note that the attempt to attach to the leader, or the connection, has ended."""
         self._is_dialled = False
         if was_connected:  # The leader may have died just now.
             self._hurries_until = at + RELEASE_S
@@ -407,10 +404,10 @@ class Standby(Candidacy):
 
 
 def gone() -> RendezvousConnectionError:
-    """Return the error of a process that has seen the record of a job, and finds none.
+    """Return the error of a process that has seen a job's record, and finds it gone.
 
-    A directory that is not mounted looks like that. A job is not begun anew there while its leader
-    and its nodes may live.
+    An unmounted directory looks the same, so a job is not begun anew there while its leader and its
+    nodes may live.
     """
     return RendezvousConnectionError(
         "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
@@ -419,7 +416,7 @@ def gone() -> RendezvousConnectionError:
 
 
 def _waits_for(judged: Judged) -> str:
-    """Return the reason why this process does not claim the job yet, for people."""
+    """Return the reason why this process does not claim the job yet, for display."""
     if judged.unfit:
         return judged.unfit
     if judged.record is None:

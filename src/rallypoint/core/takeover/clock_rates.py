@@ -7,15 +7,12 @@ from __future__ import annotations
 
 MARGIN_S = 0.5
 SLEW = 1 / 12
-"""The share by which a clock may run faster or slower than true time: chrony corrects one by no
-more unless it is told to. Others correct by 0.05 %."""
+"""The largest deviation of a clock's rate from true time: chrony's limit by default. Other programs
+correct by 0.05 %."""
 
 
 def with_margin(seconds: float) -> float:
-    """Return the longest time that another clock may take for it.
-
-    The fastest, while the slowest shows `seconds`.
-    """
+    """Return the longest that another clock may show while this one shows `seconds`."""
     return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
 
 

@@ -44,19 +44,19 @@ from rallypoint.core.takeover.heirs import RANKS, heirs_of
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 UNANSWERED_MAX = 64
-"""The most heartbeats of one heir that are remembered until it names one."""
+"""The most heartbeats of one heir that are remembered until it names one of them."""
 
 OFFERED_S = 3.0
-"""An offer that is older is none: it comes again each time that the register was looked at."""
+"""The lifetime of an offer in seconds; it is repeated after each look at the register."""
 PROMISE_SHARE = 1 / 2
 """A share of the lease: how long a promise lasts."""
 
 Heir = tuple[Stamp, int, int]
-"""A round, and the heir's group rank in it: of all agents only one has that place. Or no round, and
-the number of a candidate."""
+"""A round, and the heir's group rank in it, which only one agent has. For a candidate no round, and
+its number."""
 NO_ROUND = Stamp(0, 0)
 OFFERS_MAX = 64
-"""A node offers to lead at so many addresses at most."""
+"""The most addresses at which a node offers to lead."""
 
 
 def promised_s(lease_s: float) -> float:
@@ -78,11 +78,11 @@ class Speaker(Struct, frozen=True):
     """The sender of a heartbeat, as the leader knows it (`speakers.py`)."""
 
     connection: int
-    """Later connections to this leader have larger numbers."""
+    """The number of the connection; later connections to this leader have larger numbers."""
     heir: Heir
 
     def promises(self, said: Promise) -> bool:
-        """Return whether it is the sender that promises this, and not another node."""
+        """Return whether this promise is the sender's own."""
         return (said.stamp, said.rank, said.candidate) == self.heir
 
 
@@ -90,45 +90,46 @@ class NextLeader(Struct, frozen=True):
     """The successor that a leader names."""
 
     epoch: int
-    """The epoch of the leader that names it; 0: none has."""
+    """The epoch of the leader that names the successor; 0: none has."""
     addresses: tuple[str, ...]
 
 
 class Promises:
     """The promises of one node or candidate.
 
-    A node is an heir once it was assigned the place of one.
+    A node is an heir once it was assigned such a place.
     """
 
     def __init__(self, lease_s: float, candidate: int = 0) -> None:
         """`candidate`: its number; 0: it is a node."""
         self.lease_s = lease_s
         self.until = -inf
-        """The time before which it may not claim, unless the leader says that it goes."""
+        """The time before which it may not claim, unless the leader announces its leave."""
         self.next_leader = NextLeader(0, ())
-        """The successor, by the word of the last leader that handed the job over."""
+        """The successor that the last leader named when it handed the job over."""
         self._offers: tuple[str, ...] = ()
         self._offered_at = -inf
         self._claims_after: tuple[int, int] | None = None
-        """A claim of this node may still succeed: it follows the record of this epoch and beat."""
+        """The epoch and beat of the record that a pending claim of this node follows, and that may
+        still be stored."""
         self._led_by = 0
-        """The number of the newest epoch that the register was seen to hold."""
+        """The number of the newest epoch that was seen in the register."""
         self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
         self._answered = 0
         self.answered_at = -inf
-        """When the leader has answered last."""
+        """When the leader answered last."""
 
     def assigned(self, stamp: Stamp, rank: int) -> None:
         """Note the newest place of this node."""
         self._heir = (stamp, rank, 0) if rank < RANKS else None
 
     def has_number(self, candidate: int) -> None:
-        """Note that the candidate has a new connection to the leader, and this number there."""
+        """Note a new connection to the leader, on which the candidate has this number."""
         self._heir = (NO_ROUND, 0, candidate)
 
     @property
     def is_heir(self) -> bool:
-        """The leader counts on the promises of this one."""
+        """Whether the leader relies on these promises."""
         return self._heir is not None
 
     def answered(self, number: int, now: float) -> None:
@@ -142,31 +143,31 @@ class Promises:
     def saw(self, record: LeadRecord | None) -> None:
         """Note that the register holds this record.
 
-        What was to follow an earlier record is stored by now, or never will be.
+        A claim that follows an earlier record is stored by now, or never will be.
         """
         self._led_by, _ = _order(record)
         if self._claims_after is not None and _order(record) > self._claims_after:
             self._claims_after = None
 
     def offer(self, addresses: tuple[str, ...], now: float) -> None:
-        """To lead there instead of a leader that can't write its record; empty: it does not."""
+        """Offer to lead at these addresses in place of a leader that can't write.
+
+        Empty: no offer.
+        """
         self._offers, self._offered_at = addresses[:OFFERS_MAX], now
 
     def handed_over(self, epoch: int, addresses: tuple[str, ...]) -> None:
-        """Note that the leader of this epoch leads no more, by its own word."""
+        """Note that the leader of this epoch has handed the job over."""
         self.next_leader = NextLeader(epoch, addresses)
 
     @property
     def freed_epoch(self) -> int:
-        """The leader of this epoch has handed the job over to this node; 0: none has."""
+        """The epoch of the leader that handed the job over to this node; 0: none has."""
         own = self.next_leader.addresses == self._offers
         return self.next_leader.epoch if own and self._offers else 0
 
     def next(self, now: float, epoch: int) -> Promise | None:
-        """Return the promise in a heartbeat that is sent now to the leader of this epoch.
-
-        None: there is none.
-        """
+        """Return the promise in a heartbeat to the leader of this epoch; None: there is none."""
         if self._heir is None or self._claims_after is not None:
             return None
         if epoch_number(epoch) < self._led_by:
@@ -180,16 +181,17 @@ class _Promised(Struct):
     """The promises of one heir."""
 
     connection: int = 0
-    """The newest one on which its promises have come; 0: none has."""
+    """The newest connection on which promises have come; 0: none has."""
     since: float = -inf
-    """When the last acknowledgement was about to be sent that its promises name."""
+    """When the last acknowledgement that its promises name was about to be sent."""
     answers: dict[int, float] = field(default_factory=dict)
-    """The same of later ones on that connection, by the numbers of the heartbeats."""
+    """The same times for later acknowledgements on that connection, by the numbers of
+    heartbeats."""
 
     def is_heard_on(self, speaker: Speaker) -> bool:
-        """Return whether a promise counts that comes on the connection of this sender.
+        """Return whether a promise on this sender's connection counts.
 
-        On a new one nothing was acknowledged yet.
+        On a new connection nothing was acknowledged yet.
         """
         if speaker.connection == self.connection:
             return True
@@ -201,19 +203,19 @@ class _Promised(Struct):
 
 
 class Consent:
-    """The promises that one leader knows of."""
+    """The promises that one leader knows."""
 
     def __init__(self) -> None:
         self._promised: dict[Heir, _Promised] = {}
 
     def expect(self, heirs: Iterable[Heir]) -> None:
-        """Only these are heirs from now on."""
+        """Set the heirs."""
         self._promised = {heir: self._promised.get(heir, _Promised()) for heir in heirs}
 
     def heard(self, speaker: Speaker, number: int, answered: int, now: float) -> None:
         """Note a heartbeat with a promise, which names the acknowledgement of `answered`.
 
-        If this heartbeat has an answer, that is about to be sent.
+        If this heartbeat has an answer, the answer is about to be sent.
         """
         promised = self._promised.get(speaker.heir)
         if promised is None or not promised.is_heard_on(speaker):
@@ -228,7 +230,10 @@ class Consent:
             del answers[next(iter(answers))]
 
     def since(self, heirs: Iterable[Heir]) -> float:
-        """From when on the promises of all of these count; -inf: one has not, or there is none."""
+        """Return since when the promises of all these heirs count.
+
+        -inf: one's do not, or there is none.
+        """
         promised = (self._promised.get(heir) for heir in heirs)
         return min((-inf if each is None else each.since for each in promised), default=-inf)
 
@@ -240,7 +245,7 @@ def _order(record: LeadRecord | None) -> tuple[int, int]:
 def heirs_in(record: JobRecord | None, candidates: Iterable[int] = ()) -> frozenset[Heir]:
     """Return the heirs that alone may claim the job soon; empty: any node may.
 
-    If its register holds this record and lists these candidates.
+    The register holds this record, which lists these candidates.
     """
     ranks = heirs_of(record)
     if record is None or record.newest_round is None or not ranks:

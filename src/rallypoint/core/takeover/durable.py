@@ -1,11 +1,10 @@
-"""The queue of a job's effects that wait for a record (section L3 of the design).
+"""The queue of a job's effects that wait for a record (section L3 of the design). Pure.
 
-No decision is seen before it is recorded.
-
-What a decision has the coordinator do is kept until the register holds a record that includes that
-decision; then it is done, in its order. One record is written at a time, and all that changes
-meanwhile is in the next one, so that a slow register makes records rarer and not the queue longer.
-Only what says nothing new passes: that a heartbeat has arrived. Pure.
+No effect of a decision is carried out before the decision is recorded: it is kept until the
+register holds a record that includes the decision; then it is carried out, in its order. One record
+is written at a time, and all changes meanwhile are in the next one, so that a slow register makes
+records rarer but the queue no longer. Only effects without news pass at once: answers to
+heartbeats.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ from rallypoint.core.takeover.record import FormerLife, JobRecord, mark_of, reco
 
 
 class Durable:
-    """The effects that one job's coordinator may execute now.
-
-    And the record that it has to write first.
-    """
+    """The effects that a job's coordinator may execute, and the record to write first."""
 
     def __init__(
         self,
@@ -39,16 +35,16 @@ class Durable:
         self.job, self.handover, self._former = job, handover, former
         self._mark = self._now
         self._changed = 0 if is_recorded else 1
-        """Counts the states that had to be recorded."""
+        """The number of states that had to be recorded."""
         self._recorded = self._writing = 0
         self._kept: deque[tuple[int, HostEffect]] = deque()
-        """Each with the state that must be recorded first."""
+        """The waiting effects, each with the state that must be recorded first."""
         self._attaching: set[int] = set()
-        """Connections whose agents have yet to be told that they are attached."""
+        """The connections whose agents have not been told yet that they are attached."""
 
     @property
     def _now(self) -> tuple[object, ...]:
-        """Equal while nothing has changed that must be recorded."""
+        """A value that is equal while nothing has changed that must be recorded."""
         return mark_of(self.job), self.handover.left
 
     @property
@@ -57,10 +53,10 @@ class Durable:
         return self._recorded == self._changed
 
     def after(self, effects: list[HostEffect], *, is_sure: bool = True) -> list[HostEffect]:
-        """Note that the job has decided this.
+        """Queue the effects of a decision, and return those that may be carried out at once.
 
-        Returns what may be done at once. `is_sure`: nobody else can lead this job now; else
-        heartbeats have no answer, and the rest waits for the next record.
+        `is_sure`: no other process can lead this job now. Otherwise heartbeats have no answer, and
+        the rest waits for the next record.
         """
         if (mark := self._now) != self._mark:
             self._mark = mark
@@ -88,7 +84,10 @@ class Durable:
         return replace(record, left=self.handover.left)
 
     def written(self) -> list[HostEffect]:
-        """Return the register holds what `begin` returned last. Returns what may be done now."""
+        """Note that the register holds the last result of `begin`.
+
+        Return the effects to carry out.
+        """
         self._recorded = self._writing
         found: list[HostEffect] = []
         while self._kept and self._kept[0][0] <= self._recorded:
@@ -102,7 +101,7 @@ class Durable:
     def unrecorded(self) -> list[HostEffect]:
         """Return the effects that wait for a record that can't be written.
 
-        To be done once, at the very end.
+        They are carried out once, at the very end.
         """
         found = [effect for _, effect in self._kept]
         self._kept.clear()
@@ -114,7 +113,7 @@ class Durable:
         return is_sure and _says_nothing_new(effect) and not self._is_early(effect)
 
     def _is_early(self, effect: HostEffect) -> bool:
-        """Return whether an agent that is not attached yet does not listen to it."""
+        """Return whether the effect is for an agent that is not attached yet."""
         return isinstance(effect, SendTo) and effect.connection in self._attaching
 
 

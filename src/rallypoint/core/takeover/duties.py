@@ -1,12 +1,11 @@
-"""The duties of a leader, from its claim until it leads no more (sections L1 to L3 of the design).
+"""The duties of a leader, from its claim to the end of its term (sections L1 to L3). Pure.
 
-Pure.
-
-It writes the job's record: when something has changed, before its hold ends, and again when the
-register was away. One record is written at a time. What a job has decided is let go when the
-register holds a record that includes it, and nobody else can have claimed meanwhile. The leader
-steps down, or hands over, where another process would lead with more success. It leads no more when
-another one has claimed, its record was put back, or a node knows a newer one.
+A leader writes the job's record: when something has changed, before its hold ends, and when the
+register is available again. One record is written at a time. A decision takes effect when the
+register holds a record that includes it, and no other process can have claimed meanwhile. The
+leader steps down, or hands over, where another process would lead with more success. Its term ends
+when another process has claimed, its record was replaced by an older one, or a node knows a newer
+one.
 
 Times are seconds on the clock of the hold (`leading.py`).
 """
@@ -44,42 +43,42 @@ from rallypoint.core.takeover.stepping_down import (
 from rallypoint.core.takeover.told import Position, Seal
 
 RETRY_S = 0.5
-"""A register that can't be reached is tried again after so long."""
+"""The pause in seconds before an unreachable register is tried again."""
 STALL_SHARE = 1 / 2
 """A share of the hold. A person is told when nothing could be recorded for so long, while there is
 time to act."""
 STOPPED_S = 1.0
-"""A timer that ends so late was held up by its own process."""
+"""The delay of a timer in seconds that shows that its process was stopped."""
 EARLY_S = 0.001
-"""A timer may end so much too early."""
+"""The most seconds that a timer may end too early."""
 HEARD_BEATS = 2.5
-"""A node that was not heard for so many heartbeats may have another leader."""
+"""The number of heartbeats without a message after which a node may have another leader."""
 BEHIND = "a node knows a newer record of the job than the register held"
 
 
 class Write(Struct, frozen=True):
-    """Swap this in: `written`, `unwritten`, `overtaken` or `failed` is next."""
+    """Swap this record in; then call `written`, `unwritten`, `overtaken` or `failed`."""
 
     record: LeadRecord
     lives: list[Durable]
-    """The lives of the job that it includes."""
+    """The lives of the job that the record includes."""
 
 
 class Release(Struct, frozen=True):
-    """Do what this life of the job has decided."""
+    """Carry out the decisions of this life of the job."""
 
     life: Durable
     effects: list[HostEffect]
 
 
 class StepDown(Struct, frozen=True):
-    """Say in the record that this leader goes, and then lead no more."""
+    """Write in the record that this leader goes, and then end its term."""
 
     why: str
 
 
 class Depose(Struct, frozen=True):
-    """Lead no more."""
+    """End the term of this leader."""
 
     why: str
 
@@ -90,7 +89,7 @@ Effect = Write | Release | StepDown | Depose | Record
 class Duties:
     """The knowledge and the duties of one leader.
 
-    Each method that is named by what happens returns what follows from that.
+    Each method that is named after an event returns the resulting effects.
     """
 
     def __init__(self, won: Won, memory: Memory, deference: Deference | None, seal: Seal) -> None:
@@ -103,21 +102,21 @@ class Duties:
         self._seal, self._told = seal, (claim.record, seal.sealed(told_of(claim.record)))
         self._is_put_back = claim.is_put_back
         self.is_deposed = False
-        """Another process may lead, whatever the clock says."""
+        """Whether another process may lead, whatever the clock shows."""
         self._predecessor = _predecessor(claim, at)
         self._base = claim.known
         """The order of the record that this process has continued."""
         self._newest_claimed = told_of(claim.record).last_round
         """The newest round of that record; -1: none was formed."""
         self.lives: list[Durable] = []
-        """The lives of the job that are hosted; the last one is the present one."""
+        """The hosted lives of the job; the last one is the present one."""
         self.is_kept = self._is_active = False
         self._stepping_down = None if deference is None else SteppingDown(deference)
         self._checks_at = inf
         self._is_changed = False
         self._retries_at = -inf
         self._writing: tuple[LeadRecord, float, list[Durable]] | None = None
-        """The record that is under way, since when, and the lives that it includes."""
+        """The record that is being written, since when, and the lives that it includes."""
         self._stalls_at, self._is_stalled, self._stall = inf, False, ""
 
     @property
@@ -138,9 +137,9 @@ class Duties:
         return not self.is_deposed and self.lead.is_sure(now)
 
     def begin(self, state: JobState, former: Life | None) -> Durable:
-        """Begin a life of the job of which the register holds nothing yet.
+        """Begin a life of the job that the register does not hold yet.
 
-        `former`: the one before.
+        `former` is the previous one.
         """
         job = self.lead.record.job
         # A life that nobody has brought to an end has one before it, whose nodes may still come.
@@ -151,7 +150,7 @@ class Duties:
 
     @property
     def over(self) -> Life | None:
-        """The job that the register held, if all its nodes have heard how it ended."""
+        """The ended life in the register, if all its nodes have heard the verdict."""
         job = self.lead.record.job
         if job is None or not job.is_heard:
             return None
@@ -171,10 +170,7 @@ class Duties:
 
     @property
     def before(self) -> Life | None:
-        """Return the life of the job before the one that the register held.
-
-        Nodes that took part in it may come late.
-        """
+        """The life of the job before the one in the register; its nodes may come late."""
         job = self.lead.record.job
         former = None if job is None else job.former
         if former is None:
@@ -182,7 +178,7 @@ class Duties:
         return Life(former.incarnation, former.verdict, earlier=former.earlier)
 
     def take_over(self) -> Durable | None:
-        """Return the life of the job that the register holds. None: it holds none."""
+        """Take over the life of the job in the register; None: there is none."""
         record, epoch = self.lead.record.job, self.lead.epoch
         if record is None or self.over is not None:
             return None
@@ -196,7 +192,7 @@ class Duties:
 
     @property
     def told(self) -> Position:
-        """The position of the newest record that is confirmed, with its digest."""
+        """The position of the newest confirmed record, with its digest."""
         record = self.lead.record
         if self._told[0] is not record:
             self._told = record, self._seal.sealed(told_of(record))
@@ -207,7 +203,7 @@ class Duties:
         return self._seal.is_genuine(told) and not self.memory.is_too_far(told)
 
     def keeps(self, at: float) -> list[Effect]:
-        """Return the leader does its duties from now on."""
+        """Begin the leader's duties."""
         self.is_kept = self._is_active = True
         self._stalls_at = at + self._stall_s
         if self._stepping_down is not None:
@@ -220,17 +216,20 @@ class Duties:
         return self.changed()
 
     def closed(self, life: Durable) -> list[Effect]:
-        """Note that a life is hosted no more."""
+        """Note that a life is no longer hosted."""
         self.lives.remove(life)
         return []
 
     def changed(self) -> list[Effect]:
-        """Something is to be recorded."""
+        """Note that something has to be recorded."""
         self._is_changed = True
         return []
 
     def passed(self, now: float, is_silent: IsSilent) -> list[Effect]:
-        """Do all that is due. `is_silent`: of the agents of the newest life."""
+        """Do everything that is due.
+
+        `is_silent` tells which agents of the newest life are silent.
+        """
         at, effects = now + EARLY_S, list[Effect]()
         if at < self.wakes_at:
             return []
@@ -252,7 +251,7 @@ class Duties:
         return Write(record, lives)
 
     def written(self, at: float, stored: LeadRecord) -> list[Effect]:
-        """Note that the register has taken this record: let go what waited for it."""
+        """Note that the register holds this record, and release the effects that waited for it."""
         if self._writing is None or self._writing[0] is not stored:
             return []
         record, sent_at, lives = self._writing
@@ -297,7 +296,7 @@ class Duties:
         return [kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}")]
 
     def _check(self, now: float, is_silent: IsSilent) -> list[Effect]:
-        """Return whether another process should lead."""
+        """Hand over or step down, if another process should lead."""
         if not self.lives or self._stepping_down is None:
             return []
         life = self.lives[-1]
@@ -318,7 +317,7 @@ class Duties:
         return [Release(life, life.unrecorded()), StepDown(why)]
 
     def overtaken(self, found: LeadRecord | None) -> list[Effect]:
-        """Return the register holds this instead, and has not taken the record: lead no more."""
+        """End the term: the register holds another record, and has not taken this leader's."""
         if found is not None and (fault := self.memory.fault_in(found)):
             return self._depose(why_unfit(fault))
         if not self.memory.is_behind(found):
@@ -334,7 +333,7 @@ class Duties:
         return [Depose(why)]
 
     def learned(self, told: Position, settings: SharedSettings) -> list[Effect]:
-        """A leader has told this to a node: this process claims the job anew, above that."""
+        """Claim the job anew with a higher epoch, above the position that a leader told a node."""
         if self._has_overtaken(told):
             self.memory.goes_on(self.lead.epoch, told)
         else:
@@ -347,16 +346,16 @@ class Duties:
         return is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
     def is_behind(self, told: Position) -> bool:
-        """Note a newer position than this leader knows: its record was put back."""
+        """Note a position newer than this leader's: its record was replaced by an older one."""
         if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
             return False
         # Who has followed a higher epoch follows this one only when that is claimed above.
         return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
 
     def leaves(self, *, is_heard: bool = False, steps_down: bool = False) -> list[Write]:
-        """Say in the last record that it goes, with all that is not recorded yet.
+        """Write a last record that this leader goes, with everything that is not recorded yet.
 
-        The arguments are as of `Leadership.vacate`.
+        The arguments are those of `Leadership.vacate`.
         """
         self._is_active = False
         if self.is_deposed:
@@ -373,7 +372,7 @@ class Duties:
         return [Write(record, lives)]
 
     def removes(self, at: float) -> list[Write]:
-        """See that the register holds a record of this leader, without another change."""
+        """Write a record of this leader without another change, before the register is removed."""
         self._is_active = False
         if self.is_deposed:
             return []
@@ -383,15 +382,15 @@ class Duties:
 
 
 def why_unfit(fault: str) -> str:
-    """Return why a leader leads no more that has found such a record."""
+    """Return why the term of a leader ends that found such a record."""
     return f"its register holds a record that no leader writes: {fault}"
 
 
 def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:
-    """Return whether all nodes may hear of a cancel that can't be recorded.
+    """Return whether all nodes may be told of a cancel that can't be recorded.
 
-    Only if each node is connected to this leader, so that no other one has any of them. Any other
-    verdict may as well be found anew by the next leader.
+    Only if each node is connected to this leader, so that no other leader has any of them. Any
+    other verdict may as well be found anew by the next leader.
     """
     job = life.job
     lives = [member.ref.incarnation for member in job.round.members.values()]
@@ -402,7 +401,7 @@ def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:
 
 
 def _predecessor(claim: Claim, now: float) -> Predecessor:
-    """Return the leader before, at the time of this claim."""
+    """Return the former leader, at the time of this claim."""
     found, job = claim.found, None if claim.found is None else claim.found.job
     if found is None or job is None or claim.is_put_back:
         return UNKNOWN

@@ -57,10 +57,7 @@ CAME_BACK = "its lease was over, and it came back without its workers"
 
 
 class Handover:
-    """The state with which one coordinator takes over from another.
-
-    Another one from this, and this one from the last.
-    """
+    """The state that passes between coordinators: from the former one, and to the next one."""
 
     def __init__(
         self,
@@ -76,14 +73,15 @@ class Handover:
         into the register; 0: none was. `epoch`: this coordinator's, as agents are told.
         """
         self.recovery: Recovery | None = None
-        """The known part of the world, while that is not all."""
+        """The known part of the world, until all of it is known."""
         if record is not None and record.verdict is None and record.newest_round is not None:
             self.recovery = _begun(record, predecessor)
             self.recovery.put_back_s, self.recovery.epoch = put_back_s, epoch
         self._unsettled: dict[str, None] = {}
-        """The incarnations of agents that have said what another coordinator would need."""
+        """The incarnations of agents that have sent reports which another coordinator would
+        need."""
         self._mark: Mark = ()
-        """The mark of the job when these were determined last."""
+        """The mark of the job when these were last determined."""
         self._recovered: Recovery | None = None
         self.left: tuple[str, ...] = () if record is None else record.left
         """The ids of the nodes that have left last."""
@@ -97,7 +95,7 @@ class Handover:
         self._unsettled[ref.incarnation] = None
 
     def settle(self, job: JobState, ref: NodeRef, waiting: list[m.Numbered]) -> None:
-        """Drop of these what no other coordinator would need any more."""
+        """Drop the waiting reports that no other coordinator would need any more."""
         settled = 0
         while settled < len(waiting) and is_settled(job, ref.node_id, waiting[settled].report):
             settled += 1
@@ -106,7 +104,7 @@ class Handover:
             self._unsettled.pop(ref.incarnation, None)
 
     def to_settle(self, job: JobState) -> list[str]:
-        """Return the agents of which that may have changed."""
+        """Return the agents whose waiting reports may have become unnecessary."""
         if (mark := mark_of(job)) == self._mark:
             return []
         self._mark = mark
@@ -131,9 +129,9 @@ class Handover:
             self.left = tuple(each for each in self.left if each != node_id)
 
     def gone(self, node_id: str) -> str:
-        """Return why a node that is not here is not in the job any more.
+        """Return why an absent node is no longer in the job.
 
-        Empty: it is not known, and the node may still come.
+        Empty: not known, it may still come.
         """
         if node_id in self.left:
             return f"node {node_id} has left"
@@ -159,10 +157,10 @@ class Handover:
         return found, [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
 
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
-        """Return whether an agent attaches, whose session this coordinator does not know.
+        """Return whether an agent with an unknown session may attach and continue.
 
-        Whether it goes on: the node takes part in what was taken over. One that had succeeded may
-        come at any time.
+        It may if its node takes part in the round that was taken over. A node that had succeeded
+        may come at any time.
         """
         self._has_come(ref.node_id)
         if self.recovery is not None:
@@ -233,10 +231,10 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
 
 
 def _note_lost(job: JobState, found: Recovery, blamed: str, at: float) -> None:
-    """Note that a node which is missing besides the one with the blamed worker was lost.
+    """Note the loss of a node that is missing besides the one with the blamed worker.
 
-    It is not known when: of what others report, only what tells of a lost peer follows from that
-    for sure.
+    The time of the loss is not known: of other nodes' failures, only those that tell of a lost peer
+    certainly follow from it.
     """
     gone = [job.round.world[rank].node_id for rank in missing_ranks(found)]
     others = [node_id for node_id in gone if node_id != blamed]
@@ -247,9 +245,9 @@ def _note_lost(job: JobState, found: Recovery, blamed: str, at: float) -> None:
 def _lost(
     job: JobState, found: Recovery, missing: list[int], at: float, came: int = 0
 ) -> list[JobEffect]:
-    """Note that the nodes of these group ranks are: one more round has ended by the loss of nodes.
+    """End a round, because the nodes of these group ranks are lost.
 
-    `came`: how many of them are here after all, and were not told of the round.
+    `came` of them have come after all, and had not been told of the round.
     """
     led, world = found.predecessor, job.round.world
     dead = [rank for rank in missing if rank in found.dead and rank != led.rank]
@@ -281,9 +279,9 @@ def _lost(
 
 
 def _counts_too_often(job: JobState, found: Recovery) -> bool:
-    """Count the loss, for the machine of the node that led if that is lost: no other is known.
+    """Count the loss, for the machine of the lost leader's node; no other machine is known.
 
-    Returns whether that was once too often.
+    Returns whether the limit is exceeded.
     """
     led = found.predecessor
     if led.rank < 0 or not led.node_id:
@@ -293,10 +291,10 @@ def _counts_too_often(job: JobState, found: Recovery) -> bool:
 
 
 def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
-    """Return the effects where nodes of the newest world were not told of it, and wait.
+    """Handle nodes of the newest world that were not told of it, and wait.
 
-    The same nodes suffice for the next one, without a last call. It is not known which of the
-    missing they are.
+    The same nodes suffice for the next world, without a last call. Which of the missing ones they
+    are is not known.
     """
     gone = [rank for rank in missing if is_set(found.record.stopped, rank)]
     if len(missing) - len(gone) > len(found.untold):
@@ -316,10 +314,10 @@ def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> li
 
 
 def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
-    """Note that all nodes are here.
+    """Handle a world whose nodes are all back.
 
-    If one has ended its workers by itself, since its lease was over, what others report may follow
-    from that: it was lost, though it is back.
+    If a node has stopped its workers because its lease was over, other nodes' failures may follow
+    from that: the node was lost, though it is back.
     """
     if not found.record.is_started:
         return []
@@ -358,7 +356,7 @@ def _taken_over(found: Recovery) -> str:
 
 
 def _known_names(found: Recovery, ranks: list[int]) -> str:
-    """Return the nodes of these group ranks, which are not here, as a person knows them."""
+    """Return the absent nodes of these group ranks, for display."""
     known = tuple(name for rank in ranks if (name := _known_name(found, rank)))
     if len(known) == len(ranks):
         return names(known)
@@ -366,7 +364,7 @@ def _known_names(found: Recovery, ranks: list[int]) -> str:
 
 
 def _known_name(found: Recovery, rank: int) -> str:
-    """Return the id of a node that is not here; empty: it is not known."""
+    """Return the id of an absent node; empty: not known."""
     led, recorded = found.predecessor, found.record.names.all
     if led.node_id and led.rank == rank:
         return led.node_id
@@ -376,18 +374,18 @@ def _known_name(found: Recovery, rank: int) -> str:
 
 
 def _rank_of(found: Recovery, node_id: str) -> int:
-    """Return the group rank of the node of the newest world with this id; -1: none is known."""
+    """Return the group rank of the newest world's node with this id; -1: not known."""
     ranks = range(found.record.nodes)
     return next((rank for rank in ranks if _known_name(found, rank) == node_id), -1)
 
 
 def _name_of(found: Recovery, rank: int) -> str:
-    """Return the same, or what stands for it."""
+    """Return the id of the node with this group rank, or a replacement for it."""
     return _known_name(found, rank) or f"(group rank {rank})"
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
-    """Return one node of the world, and a member if it is here."""
+    """Return one node's entry of the world, and make it a member if it is back."""
     has_succeeded = is_set(found.record.succeeded, rank)
     node = found.returned.get(rank)
     node_id = _name_of(found, rank) if node is None else node.ref.node_id
@@ -408,7 +406,7 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
 
 
 def _over(job: JobState, reason: EndReason, at: float) -> list[JobEffect]:
-    """Note that the round has ended, and was judged or not."""
+    """Note that the round has ended, whether it was judged or not."""
     judged, backoff_s = job.judged_round, job.backoff_s
     effects = run_round(job, RoundOver(job.round.round, reason), at)
     if not backoff_s:

@@ -1,12 +1,11 @@
 """The processes that may lead a job next (section L1 of the design). Pure.
 
 The heirs are the nodes with the first group ranks of the newest world, without the leader's own:
-every node knows its rank, so that leader and heirs agree on who they are without a message.
-
-Before them come candidates: processes that are none of the job's nodes (`rallypoint serve
---candidate`), which the leader has listed in the record. The list is part of what a claim is
-swapped against, so a candidate that is listed and the leader agree on that, too. One that is not
-listed has no promise that the leader counts on, and waits as nodes do that are no heirs.
+every node knows its rank, so that leader and heirs agree without a message. Before them come
+candidates: processes that are not nodes of the job (`rallypoint serve --candidate`), which the
+leader has listed in the record. A claim swaps against the list, so a listed candidate and the
+leader agree, too. The leader does not rely on the promises of an unlisted candidate, which waits
+like a node that is not an heir.
 """
 
 from __future__ import annotations
@@ -24,25 +23,27 @@ RANKS = 4
 STAGGER_S = 0.25
 """Between two claimants: so long a claim takes, as a rule."""
 AFTER_HEIRS_S = 1.5
-"""The delay of the other nodes' claims after the first heir's."""
+"""The delay in seconds of other nodes' claims after the first heir's."""
 AFTER_OTHERS_S = 2.0
-"""The delay of the claim of a node that leaves the job: it would not lead for long."""
+"""The delay in seconds of the claim of a node that leaves the job, because it would not lead for
+long."""
 CANDIDATES_MAX = 3
 """The most candidates that a record lists."""
 CANDIDATES_FIRST_S = 1.0
-"""The delay of nodes' claims after those of listed candidates: no watcher looks less often."""
+"""The delay in seconds of nodes' claims after those of listed candidates, which look at least this
+often."""
 
 
 def heirs(nodes: int, leader_rank: int) -> list[int]:
     """Return the group ranks of the heirs of a world of so many nodes.
 
-    `leader_rank`: as in the record.
+    `leader_rank` is as in the record.
     """
     return [rank for rank in range(min(nodes, RANKS)) if rank != leader_rank]
 
 
 def heirs_of(record: JobRecord | None) -> list[int]:
-    """Return the heirs of the world that runs; empty: any node may lead next.
+    """Return the heirs of the active world; empty: any node may lead next.
 
     Empty also if the leader's node is alone in the world.
     """
@@ -52,36 +53,36 @@ def heirs_of(record: JobRecord | None) -> list[int]:
 
 
 class Claimant(Struct, frozen=True):
-    """The place in the job of a process that would lead. By default: no part of any."""
+    """The place in the job of a process that would lead. By default it has no part in any job."""
 
     stamp: Stamp | None = None
-    """The newest round that it has a place in."""
+    """The newest round in which it has a place."""
     rank: int = -1
-    """The group rank of its node there."""
+    """The group rank of its node in that round."""
     is_leaving: bool = False
     spread: float = 0.0
     """Between 0 and 1, by chance: claimants without a rank take turns by it."""
     promised_until: float = -inf
-    """The time before which it has promised not to claim, unless the leader says that it goes."""
+    """The time before which it has promised not to claim, unless the leader announces its leave."""
     defers_until: float = -inf
-    """The time until which it lets others claim first: nodes that did not reach it may reach
-    them."""
+    """The time until which it lets others claim first, because nodes that did not reach it may
+    reach them."""
     candidate: int = 0
     """The number of a candidate, drawn by chance; 0: it is none."""
     freed_epoch: int = 0
-    """The leader of this epoch has handed the job over to this process; 0: none has."""
+    """The epoch of the leader that handed the job over to this process; 0: none has."""
     is_fresh: bool = False
-    """Whether it has taken no part in the job: it would begin one anew that has ended."""
+    """Whether it has taken no part in the job, so that it would begin an ended job anew."""
     dead: tuple[DeadPlace, ...] = ()
-    """Places of which nothing runs any more, as it knew before it looked for a leader."""
+    """The dead places that it knew before it looked for a leader."""
     told: Position | None = None
-    """The newest position of the job's record that a leader has told it."""
+    """The newest position of the job's record that a leader has sent it."""
     settings: SharedSettings | None = None
-    """The job's, if it knows them."""
+    """The settings of the job, if known."""
 
 
 class Turn(Struct, frozen=True):
-    """When a claimant may claim, after those before it."""
+    """The turn of a claimant, after those before it."""
 
     delay_s: float
     is_heir: bool
@@ -98,7 +99,10 @@ def rank_in(record: LeadRecord, claimant: Claimant) -> int:
 
 
 def knows_dead_heir(record: LeadRecord, claimant: Claimant | None) -> bool:
-    """One of those that might let this leader act beyond its hold promises nothing any more."""
+    """Return whether the claimant knows of a dead heir, whose promises end with it.
+
+    Without them the leader can't act beyond its hold.
+    """
     job = record.job
     if job is None or job.newest_round is None or claimant is None:
         return False
@@ -107,7 +111,7 @@ def knows_dead_heir(record: LeadRecord, claimant: Claimant | None) -> bool:
 
 
 def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
-    """Return the turn of this claimant, as the record is."""
+    """Return the turn of this claimant under this record."""
     if claimant.candidate in record.candidates:
         return Turn(STAGGER_S * record.candidates.index(claimant.candidate), True)
     delay_s = AFTER_OTHERS_S if claimant.is_leaving else 0.0
@@ -122,7 +126,7 @@ def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
 
 
 class HeardCandidates:
-    """The candidates that one leader hears."""
+    """The candidates that are connected to one leader."""
 
     def __init__(self) -> None:
         self._heard_at: dict[int, tuple[float, int]] = {}
@@ -130,14 +134,14 @@ class HeardCandidates:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers that the record is to list."""
+        """The numbers for the record."""
         return tuple(self._heard_at)
 
     def heard(self, number: int, connection: int, now: float) -> bool:
-        """Return whether a promise of this candidate has come.
+        """Note a promise of this candidate; return whether it counts.
 
-        Returns False if there is no place for one more, or if the candidate is known by another
-        connection: who sends this is somebody else.
+        It does not if there is no place for one more, or if the candidate is known by another
+        connection, so that another process sent it.
         """
         known = self._heard_at.get(number)
         if len(self._heard_at) >= CANDIDATES_MAX if known is None else known[1] != connection:
@@ -146,5 +150,5 @@ class HeardCandidates:
         return True
 
     def drop_silent(self, since: float) -> None:
-        """Drop the candidates that were not heard since then."""
+        """Drop the candidates that have been silent since then."""
         self._heard_at = {number: at for number, at in self._heard_at.items() if at[0] >= since}

@@ -1,11 +1,9 @@
 """The search of a node for the leader, and its own candidacy (section L1). Pure.
 
-A node without a leader reads the register: it dials the leader that is named there, or claims the
-job when it is its turn. An heir looks all the time, since it is the first to claim, and offers to
-lead instead of a leader that answers and can't write its record. Nobody else reads the register
-while all is well.
-
-A node needs a place to listen before it claims.
+A node without a leader reads the register. It dials the leader in the record, or claims the job
+when it is its turn. An heir reads the register all the time, since it is the first to claim, and
+offers to lead in place of a leader that answers but can't write its record. Other nodes do not read
+the register while all is well. A node needs a listener before it claims.
 
 Times are seconds on the clock of the hold (`leading.py`).
 """
@@ -35,22 +33,22 @@ from rallypoint.errors import (
 )
 
 FRESH_S = 0.2
-"""A record that was read within this time is not read again for another attempt to connect."""
+"""The age in seconds up to which a record is reused for another attempt to connect."""
 AFTER_CLAIM_S = 5.0
 RETRY_S = 0.2
 JUDGED_S = 5.0
-"""After so long it is known, as a rule, whether a leader of another version stays."""
+"""The seconds after which it is usually known whether a leader of another version stays."""
 TOLD_S = 3.0
-"""A shorter wait for its turn a person is not told of."""
+"""The shortest wait for its turn, in seconds, that is reported to the user."""
 
 
 Purpose = Literal["probe", "offer", "claim"]
-"""The node listens to know whether it could lead, to lead instead of a leader that can't write its
-record, or to lead."""
+"""The reason for which the node listens: to find out whether it could lead, to offer to lead in
+place of a leader that can't write its record, or to lead."""
 
 
 class Search(Candidacy):
-    """One node of the job."""
+    """The search of one node of the job."""
 
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, promises: Promises, deference: Deference
@@ -59,23 +57,23 @@ class Search(Candidacy):
         self.promises, self._deference = promises, deference
         self._is_stopped = False
         self.claims_at = inf
-        """When it may claim, if nothing new comes."""
+        """When it may claim, if nothing changes."""
         self.hindrance = ""
         """Why it could not claim when it was its turn."""
         self._error: RallypointError | None = None
-        """Why the last look has failed."""
+        """Why the last look failed."""
         self._looked_at = -inf
         self._present = c.Present()
         self._wait_s = 0.0
         self._purpose: Purpose = "probe"
         self._offered: tuple[str, ...] = ()
-        """Where it listens and offers to lead."""
+        """The addresses at which it listens and offers to lead."""
         self._is_late = False
-        """Whether it was said that new records are seen late."""
+        """Whether it was reported that new records are seen late."""
         self._has_probed = False
-        """The node has tried to listen, in case it has to lead."""
+        """Whether the node has tried to listen, in case it has to lead."""
         self._unusable = ""
-        """The line that was said about a register without a record."""
+        """The reported line about a register without a record."""
 
     def looks(self, present: c.Present) -> list[Effect]:
         is_first = present.node is not None and 0 <= present.node.rank < RANKS
@@ -86,7 +84,7 @@ class Search(Candidacy):
         return super().looks(present)
 
     def _claimant(self, present: c.Present) -> Claimant:
-        """Return the node, with what it has promised or lets others do first."""
+        """Return the node as a claimant, with its promises and deferences."""
         return replace(
             present.node or Claimant(),
             promised_until=self.promises.until,
@@ -120,7 +118,7 @@ class Search(Candidacy):
         return [*effects, *self._offer(now)]
 
     def _claim_unless_bound(self, judged: c.Judged) -> list[Effect]:
-        """Claim, unless something has come during the read, which may have taken long."""
+        """Claim, unless a new promise was made during the read, which may have taken long."""
         claimant, node = self.claimant or Claimant(), self._present.node or Claimant()
         record = judged.record
         is_vacant = record is not None and record.is_vacant
@@ -173,13 +171,13 @@ class Search(Candidacy):
         return [self._rest(self._wait_s)]
 
     def _offer(self, now: float) -> list[Effect]:
-        """To lead instead of a leader that answers and can't write its record, if this node can."""
+        """Offer to lead in place of a leader that answers but can't write, if this node can."""
         if self._present.is_attached and now - self.watch.since > self.watch.late_s:
             return [c.TryWriting()]
         return self.tried(now, is_writable=False)
 
     def tried(self, at: float, *, is_writable: bool) -> list[Effect]:
-        """Note whether the register takes what this node writes: offer to lead, or no more."""
+        """Offer to lead if the register accepts writes of this node; else withdraw the offer."""
         if is_writable and not self._offered:
             return [self._listen("offer")]
         closing: list[Effect] = []
@@ -210,7 +208,7 @@ class Search(Candidacy):
         return [*effects, c.LeaderChanged(), *after]
 
     def _tell_unusable(self, why: str) -> list[Effect]:
-        """Say once that the register holds no record.
+        """Report once that the register holds no record.
 
         A node that has just started ends with that line anyway.
         """
@@ -221,7 +219,7 @@ class Search(Candidacy):
         return [Say(why)]
 
     def _compare_views(self, now: float) -> list[Effect]:
-        """Return a leader that answers swaps a record every few seconds."""
+        """Report if new records are seen late, by the beats of a leader that answers."""
         still_s, silent_s = now - self.watch.since, now - self.promises.answered_at
         # It has answered when its record was late already.
         is_late = self._present.is_attached and still_s - silent_s > self.watch.late_s
@@ -237,7 +235,7 @@ class Search(Candidacy):
         ]
 
     def wanted(self, at: float) -> list[Effect]:
-        """Note that a connection to the leader is wanted: look first, unless that was just done."""
+        """Look for the leader, unless that was just done: a connection to it is wanted."""
         is_stale = at - self._looked_at > FRESH_S
         return [c.LookNow()] if is_stale and not self._is_stopped else []
 
@@ -269,10 +267,10 @@ class Search(Candidacy):
 
 
 class FirstWait:
-    """How long a node that starts waits for its first leader, which it may be itself."""
+    """The wait of a new node for its first leader, which may be itself."""
 
     def __init__(self, search: Search, at: float, timeout_s: float) -> None:
-        """`at`: when it begins to wait."""
+        """Make the wait, which begins at `at`."""
         self._search, self._timeout_s = search, timeout_s
         self._ends_at, self._judged_by, self._is_extended = at + timeout_s, at + JUDGED_S, False
         self._own = search.leader.versions or (0, 0)
@@ -280,10 +278,10 @@ class FirstWait:
         self._said: set[str] = set()
 
     def unreached(self, error: RendezvousConnectionError, now: float) -> list[Say | Wait]:
-        """Go on after an attempt has failed.
+        """Continue after a failed attempt.
 
-        Raises RendezvousTimeoutError when that was the last one, or VersionMismatchError if the
-        leader stays and can't talk with this node.
+        Raises RendezvousTimeoutError after the last one, or VersionMismatchError if the leader
+        stays and has no common version.
         """
         search, refusal = self._search, error.__cause__
         if isinstance(refusal, VersionMismatchError):

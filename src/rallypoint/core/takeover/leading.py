@@ -45,62 +45,65 @@ from rallypoint.core.takeover.heirs import Claimant, HeardCandidates, Turn, know
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord, is_set
 
 ATTACH_S = 0.5
-"""A claim and the nodes' way to who has claimed take so long, as a rule."""
+"""The usual time in seconds of a claim and of the nodes' way to the new leader."""
 BEAT_SHARE = 1 / 5
 """A share of the hold: how often a leader renews it. The same share of the lease, where that is
 shorter. Of the lease, where that is shorter."""
 LOOK_SHARE = 1 / 8
 """A share of the hold: how often a watcher looks."""
 RELEASE_S = 3.0
-"""How long the guard of a leader may take. Who claims before it has marked the record does not know
-that no worker of that node lives, and must wait for its lease."""
+"""The longest time in seconds that the guard of a leader takes. A process that claims before the
+guard has marked the record does not know that no worker of that node lives, and must wait for its
+lease."""
 LONELY_SHARE = 3 / 5
 """A share of the hold: a leader that has written nothing for so long may be alone with that."""
 LONELY_S = 2.0
-"""For so long another process offers meanwhile to lead."""
+"""The seconds for which another process has to offer to lead before a handover."""
 HEIRS_ONLY_LEASES = 4
-"""For so long after the hold only heirs claim: a leader may act by their promises meanwhile."""
+"""The number of leases after the hold in which only heirs may claim: a leader may still act by
+their promises."""
 CONSENT_LEASES = 3
-"""For so long after the hold a leader acts by promises."""
+"""The number of leases after the hold in which a leader may act by promises."""
 
 
 NO_EPOCH = Epoch(0, 1)
 
 
 def after_put_back_s(hold_s: float, lease_s: float) -> float:
-    """Return how much longer a leader waits for nodes after it has claimed an older record.
+    """Return the additional wait for nodes after a claim over an older record, in seconds.
 
-    In seconds, for the nodes of the newest world: the leader before may act by promises.
+    It is for the nodes of the newest world: the leader before may act by promises.
     """
     return with_margin(hold_s + CONSENT_LEASES * lease_s)
 
 
 def takeover_s(hold_s: float) -> float:
-    """Return how long it takes at most, usually, until another process leads.
+    """Return the usual maximum time until another process leads, in seconds.
 
-    If a leader's machine has vanished: nodes that have no leader for a lease stop their workers.
+    It applies if a leader's machine has vanished: nodes without a leader for a lease stop their
+    workers.
     """
     return with_margin(hold_s) + look_s(hold_s) + ATTACH_S
 
 
 def look_s(hold_s: float) -> float:
-    """Return how often who would lead looks at the record."""
+    """Return how often a process that would lead looks at the record, in seconds."""
     return min(1.0, hold_s * LOOK_SHARE)
 
 
 class Watch:
-    """One process that would lead, and looks at the record of another that does."""
+    """The observation of another leader's record by a process that would lead."""
 
     def __init__(self) -> None:
         self._hold_s = HOLD_S
-        """The hold of the leader which was seen last."""
+        """The hold of the leader that was seen last."""
         self._seen: tuple[Epoch, int] | None = None
         self._since = self._looked_at = 0.0
         self._gone_since: float | None = None
 
     @property
     def look_s(self) -> float:
-        """How often to look."""
+        """The interval of looks at the record, in seconds."""
         return look_s(self._hold_s)
 
     @property
@@ -111,11 +114,10 @@ class Watch:
     def claims_in_s(
         self, record: LeadRecord, now: float, *, is_gone: bool, claimant: Claimant | None = None
     ) -> float:
-        """Return the record as it was read by now.
+        """Return how long to wait at least before a claim over this record, in seconds; 0: claim.
 
-        How long to wait at least before a claim; 0: claim. `is_gone`: the process of this leader is
-        known to be gone. `claimant`: None for a process that is none of the job's nodes, which
-        waits for nobody but a leader that is none either.
+        `is_gone`: the process of this leader is known to be gone. `claimant` is None for a process
+        that is not a node of the job, which waits only for a leader that is not a node either.
         """
         seen = record.epoch, record.beat
         self._hold_s = record.leader.hold_s
@@ -153,11 +155,11 @@ class Watch:
         claimant: Claimant | None,
         unfit: int = 0,
     ) -> float:
-        """Return in how long to claim a register that holds this older record.
+        """Return how long to wait before a claim over an outdated record, in seconds.
 
-        Like `claims_in_s`. `restored` is continued instead. The leader before may act, and may not
-        know yet: so the record has to stand still, also one that says that its leader has gone.
-        `unfit`: so many records were there that no leader writes; each of them is a change.
+        As `claims_in_s`, but `restored` is continued instead. The former leader may act, and may
+        not know yet, so the record must not change, even one that says that its leader has gone.
+        `unfit` is the number of records that no leader writes; each of them is a change.
         """
         if restored is None:
             return 0.0
@@ -168,13 +170,13 @@ class Watch:
         return self.claims_in_s(shown, now, is_gone=False, claimant=claimant)
 
     def begins_in_s(self, record: LeadRecord, now: float, claimant: Claimant | None) -> float:
-        """After `claims_in_s`: the same for a claimant that would begin the job anew."""
+        """Return the wait after `claims_in_s` for a claimant that would begin the job anew."""
         if record.job is None or not is_unheard(record, claimant):
             return 0.0
         return max(0.0, self._since + with_margin(record.job.settings.lease_s) - now)
 
     def _free_since(self, record: LeadRecord, now: float) -> float:
-        """Return the time since when a leader that has gone leaves the job free."""
+        """Return since when the job is free after its leader has gone."""
         if record.is_vacant or not record.leader.has_workers:
             return self._since
         self._gone_since = now if self._gone_since is None else self._gone_since
@@ -182,14 +184,14 @@ class Watch:
 
     @property
     def since(self) -> float:
-        """When the newest record was seen first."""
+        """When the newest record was first seen."""
         return self._since
 
 
 class VersionRefusals:
-    """The search whether a node can ever take part under a leader that refuses its versions.
+    """The decision whether a node can ever take part under a leader that refuses its versions.
 
-    Versions of the session protocol.
+    The versions are those of the session protocol.
     """
 
     def __init__(self, own: tuple[int, int]) -> None:
@@ -198,11 +200,11 @@ class VersionRefusals:
         self._refused: tuple[Epoch, int] | None = None
 
     def is_final(self, record: LeadRecord) -> bool:
-        """Return whether the address in this record has refused the versions of this node.
+        """Return whether the refusal of this node's versions is final.
 
-        True if its leader has renewed its record since the first refusal: a leader that is about to
-        be replaced, or has gone, does not. Another program may answer at the address of a leader
-        that speaks a version of this node.
+        It is if the leader has renewed its record since the first refusal; a leader that is about
+        to be replaced, or has gone, does not. Another program may answer at the address of a leader
+        that uses a version of this node.
         """
         versions = record.leader.versions
         has_common = versions is not None and max(versions[0], self._own[0]) <= min(
@@ -216,9 +218,9 @@ class VersionRefusals:
 
 
 def is_unheard(record: LeadRecord, claimant: Claimant | None) -> bool:
-    """Return whether nodes may still come to hear that the job has succeeded.
+    """Return whether nodes may still come for the verdict of a job that has succeeded.
 
-    The claimant has no part in it. Nodes that live come before their lease is over.
+    The claimant has no part in the job. Live nodes come before their lease is over.
     """
     job, is_fresh = record.job, claimant is not None and claimant.is_fresh
     if job is None or job.verdict is None or not is_fresh:
@@ -248,10 +250,10 @@ def claimed(
 
 
 def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
-    """Return the record that the guard of a dead leader writes over the one it found.
+    """Return the record that marks a dead leader of this epoch; None: there is nothing to mark.
 
-    When no worker of that node lives. None: nothing, for that leader, of this epoch, does not lead
-    any more.
+    Its guard writes it when no worker of that node lives. None if the leader of this epoch does not
+    lead any more.
     """
     if found.epoch != epoch or found.is_vacant:
         return None
@@ -259,10 +261,10 @@ def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
 
 
 def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
-    """Return where the leader of this record, which should hear that this place is dead, is.
+    """Return the addresses of the leader that should be told of a dead place.
 
-    Empty: no process leads at present. None: no leader needs to hear it any more, as far as is
-    recorded.
+    Empty: no process leads at present. None: no leader needs to be told any more, according to the
+    record.
     """
     job = found.job
     if job is None or job.verdict is not None or job.newest_round is None:
@@ -277,12 +279,12 @@ def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
 
 
 class _Offer(Struct, frozen=True):
-    """An heir's offer to lead instead."""
+    """An heir's offer to lead."""
 
     addresses: tuple[str, ...]
     since: float
     heard_at: float
-    """The last heartbeat that says so."""
+    """When the last heartbeat with the offer arrived."""
 
 
 class Lead:
@@ -300,14 +302,14 @@ class Lead:
         """The heirs that may claim soon, by each record that the register may hold."""
         self._is_vacant = False
         self._offers: dict[int, _Offer] = {}
-        """The offers of heirs to lead instead, by their group ranks."""
+        """The offers of heirs to lead, by their group ranks."""
         self.successor: tuple[str, ...] = ()
-        """The addresses of the one of these that it has handed over to."""
+        """The addresses of the heir to which the job was handed over."""
         self._expect_promises()
 
     @property
     def epoch(self) -> Epoch:
-        """The one that it has claimed."""
+        """The epoch that this leader has claimed."""
         return self.record.epoch
 
     def next(self, job: JobRecord | None, *, is_vacant: bool = False) -> LeadRecord:
@@ -326,7 +328,7 @@ class Lead:
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """The candidates that the next record is to list."""
+        """The candidates for the next record."""
         return self._candidates.numbers
 
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
@@ -361,7 +363,7 @@ class Lead:
             self._consent.heard(speaker, number, promise.answered, now)
 
     def hand_over(self, now: float) -> bool:
-        """Lead no more, if it alone has lost the register; whether it did."""
+        """End the term if this leader alone has lost the register; return whether it did."""
         job = self.record.job
         if job is None or now < self._sent_at + LONELY_SHARE * self._hold_s:
             return False
@@ -424,6 +426,6 @@ class Lead:
 
     @property
     def beats_at(self) -> float:
-        """When the hold is to be renewed, if nothing else is written until then."""
+        """When the hold has to be renewed, if nothing else is written until then."""
         shortest_s = min(self._hold_s, self._lease_s or self._hold_s)
         return self._sent_at + shortest_s * BEAT_SHARE

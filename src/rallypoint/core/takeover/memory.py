@@ -28,7 +28,7 @@ EPOCHS_REMEMBERED = 64
 
 
 def order_of(record: LeadRecord | None) -> PositionOrder:
-    """Return the order of this record; `NEVER`: there is none."""
+    """Return the order of this record; `NEVER` for None."""
     if record is None:
         return NEVER
     life = 0 if record.job is None else record.job.incarnation
@@ -59,7 +59,7 @@ def told_of(record: LeadRecord) -> Position:
 def is_of_life(job: JobRecord, told: Position) -> bool:
     """Return whether the record and the position are of one life of the job.
 
-    Also if that has got other numbers by two records since. An older version tells no first number.
+    The life may have changed its number since. An older version does not send the first number.
     """
     if told.first_number == job.first_number:
         return True
@@ -67,10 +67,10 @@ def is_of_life(job: JobRecord, told: Position) -> bool:
 
 
 def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> bool:
-    """Return whether a leader with this record has nothing to learn from an unknown position.
+    """Return whether a leader with this record learns nothing from an unknown position.
 
-    It has formed a world since it claimed the job with the round `newest_claimed`, and knows as
-    much, or another life of the job runs.
+    The leader has formed a world since it claimed the job with the round `newest_claimed`, and
+    knows as much, or another life of the job runs.
     """
     if job is None or job.newest_round is None:
         return False
@@ -81,37 +81,34 @@ def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> 
 
 
 class Memory:
-    """The newest position of one job's record that a process knows, for as long as it lives."""
+    """The newest position of one job's record that a process knows, for its whole life."""
 
     def __init__(self, settings: SharedSettings | None = None) -> None:
-        """Know nothing yet of the job.
-
-        `settings`: the job's, if they are known.
-        """
+        """Know nothing of the job yet. `settings` are the job's, if they are known."""
         self._settings = settings
         self._newest: LeadRecord | None = None
         self._told: Position | None = None
         self._epochs: dict[Epoch, None] = {}
         """The epochs of all records that this process has read or written."""
         self._counts: dict[str, int] = {}
-        """The largest counts that this process knows of."""
+        """The largest counts that this process knows."""
         self._was_own = False
         """Whether this process has written the newest record."""
         self._given_up: Epoch | None = None
-        """The epoch of this process that it has given up since it learned of a newer record."""
+        """The epoch that this process gave up when it learnt of a newer record."""
         self.known = NEVER
-        """The newest position that was ever known, also of an epoch that was given up."""
+        """The newest position that was ever known, even of an epoch that was given up."""
 
     @property
     def order(self) -> PositionOrder:
-        """The newest position that is to be continued."""
+        """The newest position that has to be continued."""
         told = NEVER if self._told is None else self._told.order
         return max(order_of(self._newest), told)
 
     def saw(self, record: LeadRecord, *, is_own: bool = False) -> None:
-        """Note a record that the register has held.
+        """Note a record of the register.
 
-        `is_own`: this process has written it, which was confirmed.
+        `is_own`: this process has written it, and that was confirmed.
         """
         self._epochs[record.epoch] = None
         if len(self._epochs) > EPOCHS_REMEMBERED:
@@ -124,17 +121,17 @@ class Memory:
     def saw_none(self) -> None:
         """Note that the register holds no record.
 
-        The process that leads by it removes it when all nodes have left: what this process has only
-        read counts no more.
+        The process that leads by it removes it when all nodes have left: records that this process
+        has only read no longer count.
         """
         if not self._was_own:
             self._newest = None
             self.known = NEVER if self._told is None else self._told.order
 
     def fault_in(self, record: LeadRecord) -> str:
-        """Return what in this record is too far beyond all that this process knows.
+        """Return the value in this record that is too far beyond the known ones.
 
-        Empty: nothing.
+        Empty: there is none.
         """
         return advance_fault(counts_of(record), self._counts)
 
@@ -147,9 +144,9 @@ class Memory:
             self._counts[name] = max(self._counts.get(name, 0), count)
 
     def was_told(self, told: Position, settings: SharedSettings | None = None) -> None:
-        """Note a position that a leader has told to this process, or to a node that has said so.
+        """Note a position that a leader has sent to this process, or to a node that reported it.
 
-        One that is too far is ignored.
+        A position that is too far beyond the known ones is ignored.
         """
         if self.is_too_far(told):
             return
@@ -161,17 +158,17 @@ class Memory:
             self._told = told
 
     def is_behind(self, record: LeadRecord | None) -> bool:
-        """Return whether a newer record was in the register before this one, or before none."""
+        """Return whether the register held a newer record before this one (None: no record)."""
         is_given_up = record is not None and record.epoch == self._given_up
         return is_given_up or order_of(record) < self.order
 
     def gives_up(
         self, epoch: Epoch, told: Position, settings: SharedSettings, *, keeps_round: bool
     ) -> None:
-        """Note that this process leads no more by this epoch: a node knows a newer record.
+        """Give up this process's epoch, because a node knows a newer record.
 
-        In the same life of the job both are continued; else that record is forgotten, and so is
-        what was told of it. `keeps_round`: this process has formed the newest round itself.
+        In the same life of the job both are continued; else this record is forgotten, with all
+        positions derived from it. `keeps_round`: this process has formed the newest round itself.
         """
         self._given_up = epoch
         newest = self._newest
@@ -188,8 +185,8 @@ class Memory:
     def goes_on(self, epoch: Epoch, told: Position) -> None:
         """Note that this process claims the job anew with the record of this epoch.
 
-        Above the epoch of a position that has nothing newer: an agent follows no lower epoch than
-        before.
+        The new epoch is above that of a position that has nothing newer: an agent follows no lower
+        epoch than before.
         """
         self._given_up = epoch
         self._count(counts_told(told))
@@ -198,7 +195,7 @@ class Memory:
     def may_claim_at_once(self, record: LeadRecord | None) -> bool:
         """Return whether this process may claim at once after `is_behind`.
 
-        It has led the job last, and no other one can have begun to lead it by this record.
+        It may if it led the job last, and no other process can have begun to lead by this record.
         """
         if record is not None and record.epoch == self._given_up:
             return True
@@ -207,10 +204,7 @@ class Memory:
         return self._was_own and is_newest and is_known
 
     def restored(self, record: LeadRecord | None) -> LeadRecord | None:
-        """Return the record that is to be continued instead of one that is behind.
-
-        None: too little is known of the job to continue it.
-        """
+        """Return the record to continue instead of an outdated one; None: too little is known."""
         base, told = self._newest, self._told
         is_given_up = record is not None and record.epoch == self._given_up
         if not is_given_up and order_of(base) < order_of(record):
@@ -225,7 +219,7 @@ class Memory:
         return replace(shown, job=_raised(job, told, settings))
 
     def next_number(self, record: LeadRecord | None) -> int:
-        """Return the number of an epoch above all that are known."""
+        """Return an epoch number above all known ones."""
         highest = self._counts.get("epoch.number", 0)
         return max(highest, 0 if record is None else record.epoch.number) + 1
 
@@ -233,9 +227,9 @@ class Memory:
 def _raised(
     job: JobRecord | None, told: Position, settings: SharedSettings, *, keeps_round: bool = False
 ) -> JobRecord | None:
-    """Return the record of a job with what is newer in this position.
+    """Return the record of a job with the newer values of this position.
 
-    Of the newest world only the number of its nodes is known: those that live tell the rest.
+    Of the newest world only the number of its nodes is known: the live nodes report the rest.
     `keeps_round`: a round of the same number in the record is another one.
     """
     if not told.told_life:

@@ -1,14 +1,15 @@
-"""A job's record in a register, by which another coordinator can take over. Pure data.
+"""A job's record in a register, with which another coordinator can take over.
 
-The leader, and all that must not be forgotten or done twice.
+Pure data.
 
-The world is not in the record, since the agents that live bring it (`handover.py`). The names of
-the nodes of a small world are, for messages about lost nodes; of any other world only nodes that
-are not trusted are named. So the size of a record is bounded, whatever the number of nodes. A
-record has no clock reading either: a wait that was under way begins anew with the next coordinator.
+It has the leader, and everything that must not be forgotten or done twice. The world is not in the
+record, since the live agents bring it (`handover.py`). The names of the nodes of a small world are,
+for messages about lost nodes; of any other world only nodes that are not trusted are named. So the
+size of a record is bounded, whatever the number of nodes. A record has no clock reading either: a
+wait that was under way begins anew with the next coordinator.
 
-Fields are only ever appended, with defaults. What an older version could not ignore raises
-`SCHEMA`, and is refused by it.
+Fields are only ever appended, with defaults. A change that an older version can't ignore raises
+`SCHEMA`, and the older version refuses the record.
 """
 
 from __future__ import annotations
@@ -38,21 +39,18 @@ from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 
 NAMED_MAX, NAMES_CHARS = 64, 1000
-"""A world is small that has no more nodes, and no more characters in their names."""
+"""The most nodes of a small world, and the most characters of their names."""
 LEFT_MAX, LEFT_CHARS = 8, 80
-"""The last nodes that have left are remembered, unless a name is longer."""
+"""The most nodes that have left last and are remembered, and the longest name of one."""
 NUMBERS_BITS = 20
 LEAST_RAN_S = 0.001
-"""A job whose workers have just started: its time counts."""
+"""The runtime in seconds of a job whose workers have just started, which shows that it counts."""
 SCHEMA = 1
 """The schema of records of this version of Rallypoint."""
 
 
 class LifeLock(Struct, frozen=True, array_like=True):
-    """A lock on one byte of a file.
-
-    The kernel frees it when the process that holds it has ended.
-    """
+    """A lock on one byte of a file, which the kernel frees when its process has ended."""
 
     device: int
     inode: int
@@ -60,17 +58,17 @@ class LifeLock(Struct, frozen=True, array_like=True):
 
 
 class Process(Struct, frozen=True, array_like=True):
-    """A process of one boot of one machine: nothing else is ever the same process."""
+    """A process of one boot of one machine, uniquely identified."""
 
     where: str
-    """The boot, and the namespaces in which the numbers mean something: of two containers on one
-    machine neither sees the processes of the other."""
+    """The boot and the namespaces in which the numbers are valid: of two containers on one machine
+    neither sees the processes of the other."""
     pid: int
     started_at: int
-    """In clock ticks since the boot."""
+    """The start time in clock ticks since the boot."""
     lock: LifeLock | None = None
-    """Processes in other containers see by this lock whether the process lives. None: the process
-    holds no lock."""
+    """The lock that shows processes in other containers whether the process lives; None: it holds
+    no lock."""
 
 
 class Leader(Struct, frozen=True, array_like=True):
@@ -79,35 +77,36 @@ class Leader(Struct, frozen=True, array_like=True):
     addresses: tuple[str, ...]
     process: Process
     has_workers: bool = False
-    """Whether it is an agent: its guard marks the record when it is dead, and its workers are."""
+    """Whether it is an agent: its guard marks the record when it and its workers are dead."""
     hold_s: float = HOLD_S
-    """How long it may act after a swap. Others wait for this one, whatever their own would be."""
+    """How long it may act after a swap, in seconds. Other processes wait for this time, whatever
+    their own hold."""
     versions: tuple[int, int] | None = None
-    """The oldest and the newest version of the session protocol that it speaks; None: an earlier
-    version of Rallypoint wrote this."""
+    """The oldest and the newest version of the session protocol that it uses; None: written by an
+    earlier version of Rallypoint."""
 
 
 class FormerLife(Struct, frozen=True, array_like=True):
-    """How a job ended before it was begun anew."""
+    """The end of a job's life before it was begun anew."""
 
     incarnation: int
     verdict: Verdict
     earlier: tuple[int, ...] = ()
-    """Earlier numbers of this life, as in `JobRecord`."""
+    """The earlier numbers of this life, as in `JobRecord`."""
 
 
 class Blamed(Struct, frozen=True, array_like=True):
-    """A worker's failure that nobody would tell another coordinator of."""
+    """A worker's failure that no node would report to another coordinator."""
 
     node_id: str
     failure: WorkerExit
-    """Without its traceback."""
+    """The failure without its traceback."""
     lacking: Lacking | None = None
-    """The want of its machine, for which the worker was not started."""
+    """The resource that its machine lacks, so that the worker was not started."""
 
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
-    """The fitness of machines (`fitness_state.Fitness`), besides their losses.
+    """The fitness of machines (`fitness_state.Fitness`), without their losses.
 
     Quarantines are in seconds from when the record was made.
     """
@@ -129,7 +128,7 @@ class WorldNames(Struct, frozen=True, array_like=True):
     """
 
     start: str = ""
-    """All of them begin with this."""
+    """The common beginning of all names."""
     rests: tuple[str, ...] = ()
 
     @classmethod
@@ -158,19 +157,19 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The active round, or the one that is to be formed."""
     is_active: bool = False
     is_started: bool = False
-    """Workers of the newest round may run."""
+    """Whether workers of the newest round may run."""
     nodes: int = 0
-    """How many the newest world has."""
+    """The number of nodes of the newest world."""
     succeeded: bytes = b""
     """One bit for each of them, by group rank: its success was acknowledged."""
     judged_round: int = 0
     """The forming round whose predecessor has been judged."""
     restarts: int = 0
     restarts_counted: tuple[int, ...] = ()
-    """The restarts that still count, by their numbers; see `restarts.Ledger`."""
+    """The numbers of the restarts that still count; see `restarts.Ledger`."""
     backoff_s: float = 0.0
     end_reason: EndReason | None = None
-    """Why the newest round has ended, for those that have yet to hear it."""
+    """The reason why the newest round has ended, for nodes that have not heard it."""
     loss_count: int = 0
     recent_losses: tuple[Loss, ...] = ()
     lossy_rounds: tuple[int, ...] = ()
@@ -182,40 +181,42 @@ class JobRecord(Struct, frozen=True, array_like=True):
     leader_rank: int = -1
     """The group rank of the leader's own node in the newest world; -1: it is not in it."""
     stopped: bytes = b""
-    """A bit for each node that is gone with its workers, since it has left or is dead; ordered as
-    `succeeded`."""
+    """One bit for each node that is gone with its workers, because it has left or is dead; ordered
+    as `succeeded`."""
     leader_node: str = ""
-    """The id of that node."""
+    """The id of the leader's node."""
     is_heard: bool = False
-    """All nodes that live have heard the verdict: who comes now begins the job anew."""
+    """Whether all live nodes have heard the verdict, so that a node that comes now begins the job
+    anew."""
     stepped_down: int = 0
-    """How many leaders in a row have stepped down to let others lead, and none of them has known
-    what runs."""
+    """The number of leaders in a row that have stepped down before they knew the world."""
     blamed: Blamed | None = None
-    """The first failure of the newest round until that is judged: of the leader's own node, or of
-    one that is gone."""
+    """The first failure of the newest round until it is judged, if its node is the leader's or is
+    gone."""
     crash_loop: CrashLoop = CrashLoop()
-    """How often the newest failures were the same."""
+    """The number of equal failures in a row."""
     furthest_step: int = -1
-    """The largest that workers have reported; -1: none was."""
+    """The largest step that workers have reported; -1: none."""
     carried: Carried | None = None
     """The part of the job's history that the next coordinator continues."""
     last_end: EndReason | None = None
-    """The end of the round before the newest one, as it was judged."""
+    """The reason of the end of the round before the newest one, as it was judged."""
     machines: MachinesRecord | None = None
-    """The machines that are not trusted; None: an older version has written this record."""
+    """The machines that are not trusted; None: written by an older version."""
     leader_machine: str = ""
     """The name of the machine of the leader's own node; empty: the node id stands for it."""
     names: WorldNames = WorldNames()
-    """A node that does not come to the next coordinator is lost under its name."""
+    """The names of the world's nodes, for messages about nodes that do not come to the next
+    coordinator."""
     left: tuple[str, ...] = ()
     """The ids of the nodes that have left last, for people who wait for that."""
     earlier: tuple[int, ...] = ()
-    """The last numbers that this life of the job had before `incarnation`."""
+    """The last numbers of this life of the job before `incarnation`."""
     origin: int = 0
-    """The first number of this life; 0: it had no other one, or an older version wrote this."""
+    """The first number of this life; 0: it did not change, or an older version wrote this."""
     ran_s: float = 0.0
-    """How long the job has run, if `--max-runtime` counts; 0: no workers have started yet."""
+    """The seconds that the job has run, if `--max-runtime` counts; 0: no workers have started
+    yet."""
 
     @property
     def first_number(self) -> int:
@@ -224,12 +225,12 @@ class JobRecord(Struct, frozen=True, array_like=True):
 
     @property
     def newest_round(self) -> int | None:
-        """The last round that was formed; None: none was."""
+        """The last round that was formed; None: there was none."""
         return self.round if self.is_active else self.round - 1 if self.round else None
 
     @property
     def successes(self) -> int:
-        """How many nodes of it have succeeded."""
+        """The number of its nodes that have succeeded."""
         return int.from_bytes(self.succeeded, "little").bit_count()
 
 
@@ -240,17 +241,17 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     epoch: Epoch
     leader: Leader
     beat: int
-    """Counts the swaps of this epoch: one that stands still may have lost its leader."""
+    """The number of swaps of this epoch; if it does not change, the leader may be lost."""
     job: JobRecord | None
-    """None: the job has no node yet."""
+    """The job; None: it has no node yet."""
     is_vacant: bool = False
-    """The leader has gone, and said so."""
+    """Whether the leader has gone, and said so."""
     is_dead: bool = False
     """Whether the guard of the leader's agent wrote this: that process is dead, and no worker of
     its node lives."""
     candidates: tuple[int, ...] = ()
-    """The numbers of processes that are none of the job's nodes, stand ready to lead it, and
-    promise as heirs do (`heirs.py`), in their order."""
+    """The numbers of candidates: processes that are not nodes of the job, can lead it, and promise
+    as heirs do (`heirs.py`), in their order."""
 
 
 def has_succeeded(job: JobState) -> list[bool]:
@@ -289,7 +290,7 @@ def with_bit(bits: bytes, index: int, *, is_set: bool) -> bytes:
 def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = "") -> JobRecord:
     """Return the state of this job that another coordinator would need.
 
-    `own_agent`: the incarnation of the agent that the coordinator lives in, if any.
+    `own_agent` is the incarnation of the agent that the coordinator lives in, if any.
     """
     state = job.round
     leader_rank = _rank_of(own_agent, state.world) if own_agent else -1
@@ -400,7 +401,7 @@ def _blamed(job: JobState, own_agent: str) -> Blamed | None:
 
 
 def _is_to_be_judged(job: JobState) -> bool:
-    """Workers have failed, and it is not decided yet what follows."""
+    """Return whether workers have failed, and the consequence is not decided yet."""
     state = job.round
     is_over = state.phase is not RoundPhase.ACTIVE and job.judged_round != state.round
     return bool(job.reports) and is_over
@@ -412,16 +413,16 @@ def _rank_of(incarnation: str, world: list[WorldEntry]) -> int:
 
 
 def recorded(reason: EndReason) -> EndReason:
-    """Return the reason as a coordinator of version 2 of the protocol reads it, too."""
+    """Return the reason in a form that a coordinator of protocol version 2 can read."""
     if reason.kind is EndKind.REQUEST:
         return EndReason(EndKind.GROWTH, reason.text, reason.node_id, reason.age_s)
     return reason
 
 
 def job_of(record: JobRecord, epoch: Epoch) -> JobState:
-    """Return the job as far as its record says, for the coordinator of this epoch.
+    """Return the job of this record, for the coordinator of this epoch.
 
-    No node has joined, and nothing is known of its world.
+    No node has joined, and its world is unknown.
     """
     if record.verdict is not None:
         ended = job_state.ended_job(record.settings, record.verdict, record.incarnation)
@@ -454,7 +455,7 @@ _UNPLACED = (MemberState.JOINED, MemberState.WAITING, MemberState.STANDBY)
 def is_settled(job: JobState, node_id: str, report: m.Report) -> bool:
     """Return whether another coordinator would not need this report of a node any more.
 
-    What it has led to is in the record, or its agent says it anew when it attaches.
+    Its consequences are in the record, or its agent reports it again when it attaches.
     """
     if job.verdict is not None:
         return True
@@ -476,7 +477,7 @@ Mark = tuple[object, ...]
 
 
 def mark_of(job: JobState) -> Mark:
-    """Equal while nothing has changed that must be recorded before anybody hears of it. O(1)."""
+    """Return a value that is equal while nothing has changed that must be recorded. O(1)."""
     state = job.round
     return (
         job.incarnation,

@@ -99,9 +99,9 @@ _TABLE = limits.Table(
 
 
 def fault_in(record: LeadRecord) -> str:
-    """Return what in this record no leader writes: the field, its value and what it needs.
+    """Return the field of this record that no leader writes, with its value and range.
 
-    Empty: nothing.
+    Empty: none.
     """
     if fault := limits.fault_in(record, _TABLE, limits.MAX_SENTENCE):
         return f"record{fault}"
@@ -111,13 +111,13 @@ def fault_in(record: LeadRecord) -> str:
 
 
 def fault_of_job(job: JobRecord) -> str:
-    """Return the same in the record of a job that no register has."""
+    """Return the fault in a job's record that is in no register; empty: none."""
     fault = limits.fault_in(job, _TABLE, limits.MAX_SENTENCE)
     return f"record.job{fault}" if fault else _world_fault(job)
 
 
 def _world_fault(job: JobRecord) -> str:
-    """Return the first value that does not have the size of the newest world."""
+    """Return the first value that does not match the size of the newest world."""
     nodes = job.nodes
     if job.leader_rank >= nodes:
         return f"record.job.leader_rank = {job.leader_rank} (needs -1 to {nodes - 1})"
@@ -171,10 +171,7 @@ def counts_told(told: Position) -> Counts:
 
 
 def advance_fault(counts: Counts, known: Counts) -> str:
-    """Return the first count that is too far beyond the largest one that is known.
-
-    Empty: none is.
-    """
+    """Return the first count that is too far beyond the largest known one; empty: none."""
     for name, count in counts.items():
         largest = _MOST.get(name, MAX_NUMBER)
         # Without any memory a process only sees whether there is room for more.

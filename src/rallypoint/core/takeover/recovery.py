@@ -22,22 +22,22 @@ from rallypoint.core.takeover.memory import is_of_life
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 
 NOT_STARTED_S = 3.0
-"""The wait for agents whose workers can't run yet: a few tries to reconnect."""
+"""The wait in seconds for agents whose workers can't run yet: a few attempts to reconnect."""
 
 _WAITING = m.Doing.IDLE, m.Doing.JOINED
 _WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED
 
 NAMED_MAX = 4
-"""The most ranks that are named to a person."""
+"""The most ranks that a message names."""
 
 
 class Returned(Struct, frozen=True):
-    """A node of the newest world, as it came back."""
+    """A node of the newest world that has come back."""
 
     ref: NodeRef
     place: m.Place
     lease_ended: bool
-    """The node has ended its workers, since its lease was over."""
+    """Whether the node has stopped its workers because its lease was over."""
     doing: m.Doing
     """The activity that the node claims."""
 
@@ -48,34 +48,30 @@ class Returned(Struct, frozen=True):
 
     @property
     def claims(self) -> list[object]:
-        """The things that only one node has.
-
-        Its group rank, its id, its fixed rank if there are such.
-        """
+        """The unique properties of the node: its group rank, its id, and a fixed rank."""
         fixed = self.candidate.node_rank
         found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
         return found if fixed < 0 else [*found, (fixed,)]
 
     @property
     def may_have_workers(self) -> bool:
-        """No later round begins before they have ended, or before its lease is over."""
+        """Whether workers may run; no later round begins before they or the lease have ended."""
         return self.doing not in _WITHOUT_WORKERS
 
 
 class Predecessor(Struct, frozen=True):
     """The node in whose agent the former leader lived, as a new leader knows it.
 
-    That node is not like others: nobody but its own agent could renew its lease, and only while
-    that led.
+    It differs from other nodes: only its own agent could renew its lease, and only while it led.
     """
 
     rank: int = -1
-    """The node's group rank in the newest world, as the record said before this leader claimed; -1:
+    """The node's group rank in the newest world, as in the record before this leader's claim; -1:
     it took no part, or is not known."""
     is_dead: bool = False
-    """The record said so: no worker of that node lives."""
+    """Whether the record shows that no worker of that node lives."""
     fenced_in_s: float = inf
-    """After so long it has ended its workers by itself."""
+    """The seconds after which it has stopped its workers by itself."""
     node_id: str = ""
 
     @property
@@ -92,47 +88,48 @@ class Recovery(Struct):
 
     record: JobRecord
     awaited: int
-    """How many nodes of the newest world are neither here, nor have succeeded, nor are dead."""
+    """The number of nodes of the newest world that are absent, have not succeeded and are not
+    dead."""
     predecessor: Predecessor = UNKNOWN
-    """While it is missing."""
+    """The node of the former leader, while it is missing."""
     put_back_s: float = 0.0
-    """Additional seconds in which the nodes are waited for, since an older record of the job was
-    put back into its register; 0: none was."""
+    """The additional wait for nodes, in seconds, because an older record of the job was restored in
+    its register; 0: none was."""
     epoch: int = 0
-    """The epoch of this coordinator, as agents are told."""
+    """The epoch of this coordinator, as agents know it."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
-    """The reports of the agents of these incarnations, in the order in which they came, each with
-    its time."""
+    """The reports by the incarnations of agents, in the order in which they came, each with its
+    time."""
     wishes: list[PersonWants] = field(default_factory=list)
     """The requests of people, to be carried out when the world is known."""
     returned: dict[int, Returned] = field(default_factory=dict)
     """The nodes that have come back, by group rank."""
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
-    """Nodes that wait for a world while that of the record has not begun, each with its last place:
-    they were not told of it."""
+    """The nodes that wait for a world because they were not told of the record's, which has not
+    begun, each with its last place."""
     dead: dict[int, DeadPlace] = field(default_factory=dict)
-    """The places that are known to be dead, by group rank."""
+    """The dead places, by group rank."""
     is_contested: bool = False
-    """Two agents have claimed the same: who took part is not known."""
+    """Whether two agents have claimed the same place, so that the world is uncertain."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
-    """The holders of the things that only one node has."""
+    """The holder of each unique property."""
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
     _here: int = 0
-    """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
+    """One bit for each rank that has returned; `awaits` is computed at each heartbeat."""
     _is_longer: bool = False
     """Whether no node has come for a moment: the record may be an old one, of a round that was
     started since then."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
-    """The group ranks of agents that are gone again."""
+    """The group ranks of agents that have gone again."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether no node is awaited."""
+        """Whether no node is missing."""
         return self.awaited - len(self.untold) <= self.predecessor.is_fenced
 
     @property
     def is_of_strangers(self) -> bool:
-        """Whether no agent is here that took part in the newest world, or was to.
+        """Whether no agent has come that took part in the newest world, or was to.
 
         The record may be an old one.
         """
@@ -140,10 +137,10 @@ class Recovery(Struct):
 
     @property
     def may_be_outdated(self) -> bool:
-        """Whether later rounds than that of the record may have run.
+        """Whether later rounds than the record's may have run.
 
         If the record is an old one, no node here knows of them: nodes are missing, and none that is
-        here may have workers. Then the next round has another number of the job.
+        here may have workers. Then the job gets another number with the next round.
         """
         if any(node.may_have_workers for node in self.returned.values()):
             return False
@@ -151,7 +148,7 @@ class Recovery(Struct):
 
     @property
     def lasts_s(self) -> float:
-        """How long it may take at most."""
+        """The longest time that it may take, in seconds."""
         record = self.record
         is_short = not (record.is_started or self.put_back_s or self._is_longer)
         lease_s = with_margin(record.settings.lease_s)
@@ -159,9 +156,9 @@ class Recovery(Struct):
 
     @property
     def awaits(self) -> str:
-        """Return the nodes that are still missing, for how long they are waited for and why.
+        """The nodes that are still missing, how long they are waited for and why; empty: none.
 
-        Empty: none is. The text follows the words "waiting for".
+        The text follows the words "waiting for".
         """
         if self.is_complete:
             return ""
@@ -182,7 +179,7 @@ class Recovery(Struct):
         return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """Note that the waits of the job meanwhile, in seconds; answered by `is_over`."""
+        """Return the timers of the job meanwhile, in seconds; each is answered by `is_over`."""
         left_s = self.lasts_s - (NOT_STARTED_S if self._is_longer else 0.0)
         wait = Timer(TimerKind.RECOVERY, int(self._is_longer))
         wanted = {wait: 0.0 if self.is_complete else left_s}
@@ -249,18 +246,18 @@ class Recovery(Struct):
         return True
 
     def _has_followed(self, hello: m.Attach) -> bool:
-        """Another leader than this one has led the agent, in this life of the job."""
+        """Return whether the agent had another leader before, in this life of the job."""
         told = hello.told
         if told is None or told.epoch == self.epoch:
             return False
         return is_of_life(self.record, told)
 
     def forget(self, incarnation: str) -> None:
-        """Forget an agent that begins anew: it reports again what holds."""
+        """Forget an agent that begins anew: it reports its present state again."""
         self.reports = [each for each in self.reports if each[0] != incarnation]
 
     def _told_dead(self, places: Iterable[DeadPlace]) -> None:
-        """No process of these places lives. Of an agent that is here, its own session tells."""
+        """Note dead places; the session of an agent that is here reports for its own."""
         record = self.record
         for place in places:
             rank = place.group_rank
@@ -279,7 +276,7 @@ class Recovery(Struct):
         self.dead[rank] = place
 
     def _died(self, lost: SessionLost) -> None:
-        """Note the proof of a guard that an agent which was here died, and its workers with it."""
+        """Note a guard's proof that an agent that was here died, and its workers with it."""
         rank, record = self._left.pop(lost.ref, None), self.record
         if rank is not None and rank not in self.returned:
             stamp = Stamp(record.incarnation, record.newest_round or 0)
@@ -299,12 +296,12 @@ class Recovery(Struct):
 
 
 def may_run(record: JobRecord, rank: int) -> bool:
-    """Workers of this group rank may live."""
+    """Return whether workers of this group rank may live."""
     return not is_set(record.succeeded, rank) and not is_set(record.stopped, rank)
 
 
 def missing_ranks(found: Recovery) -> list[int]:
-    """Return the group ranks of those that are neither here nor have succeeded."""
+    """Return the group ranks of nodes that are absent and have not succeeded."""
     record = found.record
     gone = (rank for rank in range(record.nodes) if rank not in found.returned)
     return [rank for rank in gone if not is_set(record.succeeded, rank)]

@@ -1,9 +1,9 @@
-"""The sender of a heartbeat, as the leader knows it by itself (section L2 of the design). Pure.
+"""The sender of a heartbeat, as the leader identifies it (section L2 of the design). Pure.
 
 A promise counts only for the place of its sender. The leader takes that place from the newest world
-that it knows. That is the world that it has formed. While the leader takes over a job, it is the
-world of the agents that have come back. So an agent can't promise for the places of others,
-whatever it sends. An agent is not a candidate, and a candidate has no place.
+that it knows: the world that it has formed, or during a takeover the world of the agents that have
+come back. So an agent can't promise for the places of others. An agent is not a candidate, and a
+candidate has no place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def agent(
 ) -> Speaker | None:
     """Return the agent of this incarnation, whose session uses this connection.
 
-    None: it has none of the first places. `recovery`: as of `Handover`.
+    None: the agent has none of the first places. `recovery` is that of `Handover`.
     """
     if recovery is not None:
         stamp, first = _newest_recorded(recovery), _returned(recovery)
@@ -35,7 +35,7 @@ def agent(
 
 
 def candidate(connection: int, number: int) -> Speaker:
-    """Return the candidate that has named this number first on this connection."""
+    """Return the candidate that named this number first on this connection."""
     return Speaker(connection, (NO_ROUND, 0, number))
 
 

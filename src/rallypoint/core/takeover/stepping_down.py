@@ -41,67 +41,68 @@ from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, has_succeeded
 
 CHECK_S = 0.5
-"""How often a leader asks itself."""
+"""The interval in seconds at which a leader checks the rules."""
 SILENT_SHARE = 1 / 3
-"""A share of the lease after which a node counts as silent."""
+"""The share of the lease after which a node counts as silent."""
 SILENT_BEATS = 3
 """The fewest missing heartbeats after which a node counts as silent."""
 IN_A_ROW_MAX = 2
-"""The most leaders that step down before one knows what runs."""
+"""The most leaders in a row that step down before one of them knows the world."""
 GAP_S = 4 * CHECK_S
-"""A process that was not asked for so long has not run, and has heard no node."""
+"""The time in seconds without a check that shows that the process did not run, and heard no
+node."""
 LOOK_S = 3.0
-"""The time that nodes without a leader may take to see that there is none."""
+"""The time in seconds in which nodes without a leader notice that there is none."""
 SILENT_MIN_S = 3.0
-"""Longer than a pause of the leader that is no gap."""
+"""The least silence in seconds that counts; longer than a short pause of the leader."""
 
 IsSilent = Callable[[str, float], bool]
-"""Whether the agent of this incarnation was not heard for so many seconds, for no known reason; 0:
-whether it has no connection now."""
+"""Returns whether the agent of an incarnation was silent for so many seconds, for no known reason;
+with 0, whether it has no connection now."""
 
 
 class Silence(Struct, frozen=True):
-    """How many nodes of the newest world the leader does not hear."""
+    """The number of nodes of the newest world that the leader does not hear."""
 
     silent: int = 0
     nodes: int = 0
     is_alone: bool = False
-    """No world runs, and no other node has joined."""
+    """Whether no world is active, and no other node has joined."""
 
     @property
     def is_too_much(self) -> bool:
-        """Another node would hear more of them."""
+        """Whether another leader would probably hear more nodes."""
         return 2 * self.silent > self.nodes
 
 
 class Deference:
-    """The deference of one node that has let others lead: it outlives its time as the leader."""
+    """The deference of a node that has let others lead; it outlives the node's term as leader."""
 
     def __init__(self) -> None:
         self.until = -inf
-        """Others claim first."""
+        """The time until which others may claim first."""
         self._stamp: Stamp | None = None
 
     def has_been(self, job: JobRecord) -> bool:
-        """In the newest round."""
+        """Return whether the node has deferred in the newest round."""
         return self._stamp == _newest(job)
 
     def begin(self, job: JobRecord, until: float) -> None:
-        """Begin to let others claim first, until then."""
+        """Let others claim first until this time."""
         self._stamp, self.until = _newest(job), until
 
     def forget(self) -> None:
-        """Note that the node leads again, and hears the nodes of the world that runs."""
+        """End the deference: the node leads again, and hears the nodes of the active world."""
         self._stamp = None
 
 
 class SteppingDown:
-    """Whether one leader is to step down."""
+    """The decision whether one leader steps down."""
 
     def __init__(self, deference: Deference) -> None:
         self._deference = deference
         self._hears_since: float | None = None
-        """The time since when it has led and run; None: it was never asked."""
+        """Since when it has led without a pause; None: it was never checked."""
         self._asked_at, self._sure_at = 0.0, -inf
         self._alone_since: float | None = None
 
@@ -150,7 +151,7 @@ class SteppingDown:
 def silence_of(
     job: JobState, recovery: Recovery | None, is_silent: IsSilent, seconds: float
 ) -> Silence:
-    """In the newest world, if it runs or it is not known yet whether it does."""
+    """Return the silent nodes of the newest world, if it is or may be active."""
     if recovery is not None:
         here = {node.ref.incarnation for node in recovery.returned.values()}
         silent = sum(is_silent(each, seconds) for each in here)

@@ -1,10 +1,8 @@
-"""The position of a job's record, as a leader tells it to the nodes (section L9 of the design).
+"""The position of a job's record, as a leader sends it to the nodes (section L9). Pure.
 
-Pure.
-
-A register's seal covers the job and the value, but no time: whoever may write the register's key
-can put an older record back. So each node remembers the newest position that a leader has told it,
-and says it when it attaches, or when it would lead itself. A leader only tells the positions of
+A register's seal covers the job and the value, but no time: anyone who may write the register's key
+can restore an older record. So each node remembers the newest position that a leader has sent it,
+and reports it when it attaches, or when it would lead itself. A leader only sends the positions of
 records that its register has confirmed.
 
 A position has a digest under the job's key. It shows that a leader of this job has made the
@@ -29,7 +27,7 @@ PositionOrder = tuple[int, int, int]
 whatever versions its register counts. The epoch is first: who continues what was put aside claims
 above all epochs, and a life that has begun without knowing of it has a larger number."""
 NEVER: PositionOrder = (0, 0, -1)
-"""The order of no record."""
+"""The order of a missing record."""
 
 
 class Position(Struct, frozen=True, array_like=True):
@@ -43,21 +41,21 @@ class Position(Struct, frozen=True, array_like=True):
     last_round: int = -1
     """The newest round that was formed; -1: none was."""
     nodes: int = 0
-    """How many nodes the world of that round has."""
+    """The number of nodes in that round's world."""
     judged_round: int = 0
     """The newest round that was judged, as in `JobRecord`."""
     is_active: bool = False
     """Whether the newest round had not ended."""
     is_started: bool = False
-    """Workers of that round may run."""
+    """Whether workers of that round may run."""
     restarts: int = 0
-    """All charged restarts of the job."""
+    """The number of charged restarts of the job."""
     counted: int = 0
-    """The restarts among these that still count."""
+    """The number of these restarts that still count."""
     digest: bytes = b""
     origin: int = 0
-    """The first number that this life of the job had; 0: it had no other than `told_life`. The
-    digest does not cover the origin, since older versions do not know it."""
+    """The first number of this life of the job; 0: the same as `told_life`. The digest does not
+    cover it, since older versions do not know it."""
 
     @property
     def first_number(self) -> int:
@@ -71,7 +69,7 @@ class Position(Struct, frozen=True, array_like=True):
 
 
 class Seal:
-    """Gives the positions of one job's records their digests."""
+    """The key that makes and checks the digests of one job's positions."""
 
     def __init__(self, run_id: str = "", secret: bytes | None = None) -> None:
         """`secret`: the job's token; None: the job has none."""
@@ -80,7 +78,7 @@ class Seal:
         self._key = blake2s(secret).digest() if secret else b""
 
     def sealed(self, told: Position) -> Position:
-        """Return the same with its digest."""
+        """Return the position with its digest."""
         return replace(told, digest=self._digest(told))
 
     def is_genuine(self, told: Position) -> bool:

@@ -1,4 +1,4 @@
-"""The next step of a person, for each thing that holds a job up. Pure."""
+"""The advice for a person about each thing that holds a job up. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rallypoint.core.watch.job_view import JobView, NodeView
 from rallypoint.core.watch.names import fold_names
 
 QUIET_S = 10.0
-"""A worker without progress for so long is named."""
+"""The time without progress in seconds after which a worker is named."""
 SILENT_S = 5.0
-"""A node whose agent was not heard for so long is named."""
+"""The silence in seconds after which a node is named."""
 NO_STEPS_S = 60.0
-"""Workers that ran for so long could have told of a step."""
+"""The runtime in seconds after which workers should have reported a step."""
 NO_SPACE = "No space left on device"
 _UNREACHED = (
     "see why the connection to the node of rank 0 fails: a firewall, a wrong address, or a network "
@@ -26,32 +26,33 @@ _UNREACHED = (
 _NAMED = 4
 """The most nodes that a command names."""
 _ALLOWED = 3
-"""`--max-no-progress` in the advice."""
+"""The value of `--max-no-progress` in the advice."""
 
 
 class StalledWorker(Struct, frozen=True):
-    """The worker that has made the least progress, if it has made none for a while."""
+    """The worker with the least progress, if it has made none for a while."""
 
     node: NodeView
     others: tuple[str, ...]
-    """Other nodes with a worker at the same step."""
+    """The other nodes with a worker at the same step."""
     is_everybody: bool
-    """All workers are at that step."""
+    """Whether all workers are at that step."""
 
 
 class Advice(Struct, frozen=True):
-    """The next step."""
+    """The next step for a person."""
 
     about: str
     """The label of the line: `behind`, `waits for`, `silent`, `round`, `held back`, `log files`,
     `goodput`; empty: the first line."""
     command: str = ""
-    """Words after `rallypoint`, without those that name the job; empty: there is only the text."""
+    """The command after `rallypoint`, without the words that name the job; empty: there is only the
+    text."""
     text: str = ""
 
 
 def behind(view: JobView) -> StalledWorker | None:
-    """None: nobody is, or it is not known."""
+    """Return the worker that is behind; None: there is none, or it is not known."""
     told = [node for node in view.nodes if node.step >= 0 and node.quiet_s is not None]
     if not told or view.verdict is not None:
         return None
@@ -64,16 +65,16 @@ def behind(view: JobView) -> StalledWorker | None:
 
 
 def silent(view: JobView) -> list[NodeView]:
-    """Return the nodes whose agents are not heard."""
+    """Return the nodes whose agents are silent."""
     if view.verdict is not None:
         return []  # They have left, or are about to.
     return [one for one in view.nodes if not one.is_connected or one.silent_s >= SILENT_S]
 
 
 def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
-    """At most one for each label.
+    """Return at most one advice for each label.
 
-    `kept_ranks`: those of which the last lines are kept, when the job has ended.
+    `kept_ranks` are the ranks of an ended job whose last lines are kept.
     """
     found = [_on_waiting(view), _on_behind(view), _on_silence(view)]
     found += [_on_failure(view, kept_ranks), _on_held_back(view), _on_unknown_steps(view)]
@@ -84,7 +85,10 @@ def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
 def advice_after_the_end(
     outcome: str, text: str, cause: FirstCause | None, kept_ranks: Collection[int]
 ) -> Advice | None:
-    """Return the next step after a job has ended so, if there is one. `text`: of its verdict."""
+    """Return the next step after the end of a job, if there is one.
+
+    `text` is that of its verdict.
+    """
     if outcome == str(Outcome.TIMED_OUT.value):
         return Advice("", text="start the missing agents; with --nnodes MIN:MAX fewer suffice")
     if cause is None and is_about_routes(text):
@@ -96,7 +100,7 @@ def advice_after_the_end(
 
 
 def is_about_routes(text: str) -> bool:
-    """Return whether a round or a job ended so because nodes could not connect to each other."""
+    """Return whether a round or a job ended because nodes could not connect to each other."""
     return "round store" in text and "reach" in text
 
 
@@ -142,7 +146,7 @@ def _on_silence(view: JobView) -> Advice | None:
 
 
 def _on_failure(view: JobView, kept_ranks: Collection[int]) -> Advice | None:
-    """About the end of the last round."""
+    """Return the advice about the end of the last round."""
     cause = view.past[-1].cause if view.past else None
     is_full = cause is not None and NO_SPACE in cause.message
     if view.same_failures > 1 and view.verdict is None and not is_full:
@@ -203,7 +207,7 @@ def _on_held_back(view: JobView) -> Advice | None:
 
 
 def _on_unknown_steps(view: JobView) -> Advice | None:
-    """Return a job that stands still can't be told from one that runs."""
+    """Return the advice about workers whose steps are unknown, so that a hang can't be seen."""
     ran_s = sum(part.seconds for part in view.goodput.parts if part.spent.startswith("running,"))
     if view.verdict is not None or view.goodput.useful_s is not None or view.state != "running":
         return None

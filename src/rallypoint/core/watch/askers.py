@@ -1,9 +1,7 @@
-"""The event that a person leaves who reads what workers do, or requests something. Pure.
+"""The event for a person's reading of workers' output or stacks, or a request. Pure.
 
-It names the host and the version.
-
-A loop that asks again and again must not fill the history. So the same command from one host has
-one event a minute, and the next such event says how often it was used in between.
+It names the host and the version. Repeated commands must not fill the history. So the same command
+from one host has one event a minute, and the next such event says how often it was used in between.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from rallypoint.core.watch.questions import Ask, Subject
 
 WINDOW_S = 60.0
 KEPT_MAX = 64
-"""At most this number of commands from different hosts have an event within one window."""
+"""The most commands from different hosts that have an event within one window."""
 _SHOWN = 255
-"""Characters of a command in an event."""
+"""The longest command in an event, in characters."""
 _COMMANDS = {
     Subject.STACKS: "stacks",
     Subject.LOGS: "logs",
@@ -30,23 +28,21 @@ _COMMANDS = {
     Subject.ALLOW: "nodes allow",
     Subject.DRAIN: "drain",
 }
-"""No other subject has an event: it tells of the job alone, and is asked for all the time."""
+"""The commands of subjects that have an event. Other subjects concern the job only, and are asked
+for all the time."""
 _OF_NODE = (Subject.EXCLUDE, Subject.ALLOW, Subject.DRAIN)
 
 
 class _Use(Struct):
-    """A command from one host has had an event."""
+    """A command from one host that has had an event."""
 
     told_at: float
     more: int = 0
-    """The number of uses since then, which have no event."""
+    """The number of uses since then without an event."""
 
 
 class Askers:
-    """The questions of people about one job.
-
-    Times are seconds of any one clock that does not go back.
-    """
+    """The questions of people about one job. Times are seconds of any one monotonic clock."""
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, str], _Use] = {}
@@ -57,8 +53,8 @@ class Askers:
     def asked(self, question: Ask, peer: str, version: int, at: float) -> Record | None:
         """Return the event about this question, if there is to be one.
 
-        `peer`: the address and the port. `version`: the session protocol, which is shown if the
-        question tells no release.
+        `peer` is the address and the port. `version` is that of the session protocol, which is
+        shown if the question has no release.
         """
         host = peer.rpartition(":")[0]
         if not (command := _command(question)) or not self._is_told((command, host), at):
@@ -79,7 +75,7 @@ class Askers:
         )
 
     def _is_told(self, key: tuple[str, str], at: float) -> bool:
-        """Return whether this use has an event. If not, it is counted."""
+        """Return whether this use has an event; else count it."""
         if (use := self._uses.get(key)) is not None:
             is_due = at >= use.told_at + WINDOW_S
             use.more += not is_due
@@ -95,11 +91,11 @@ class Askers:
 
 
 def _node(question: Ask) -> str:
-    """Return the node that is to leave, to be excluded or to be allowed."""
+    """Return the node that is to leave, or to be excluded or allowed."""
     return question.node if question.subject in _OF_NODE else ""
 
 
 def _command(question: Ask) -> str:
-    """Return the command as a person types it; empty: it has no event."""
+    """Return the command as it is typed; empty: it has no event."""
     name = _COMMANDS.get(question.subject, "")
     return sentence_of(f"{name} {_node(question)}".rstrip(), _SHOWN)

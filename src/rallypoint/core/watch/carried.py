@@ -1,9 +1,10 @@
-"""The part of a job's history that outlives its coordinator: sums that a takeover must not reset.
+"""The sums of a job's history that outlive its coordinator.
 
-Pure data, of bounded size, a part of the job's record (`takeover/record.py`).
+Pure data.
 
-It is the only thing in a record that is dated by the wall clock: nothing is decided by it, it is
-only shown. What happened before the takeover itself, event by event, is not in it.
+It is of bounded size, a part of the job's record (`takeover/record.py`). It is the only part of a
+record with wall-clock times: it is only shown, and decides nothing. Single events from before the
+takeover are not in it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class Carried(Struct, frozen=True, array_like=True):
     at: float
     """Unix seconds, by the clock of the coordinator then."""
     age_s: float
-    """The age of the job."""
+    """The age of the job in seconds."""
     now: str
-    """The kind of time that the job spent at that moment."""
+    """The kind of time that the job was spending."""
     cause: str
-    """Why what was lost since the last step was lost: the kind of end of the round before."""
+    """The cause of the time that was lost since the last step: the kind of end of the round
+    before."""
     parts: tuple[tuple[str, str, float], ...] = ()
     """Seconds by kind and cause; they add up to the age."""
     furthest: int = -1
@@ -37,6 +39,6 @@ class Carried(Struct, frozen=True, array_like=True):
     """The number of rounds that were formed."""
     newest: CarriedRound | None = None
     has_told_unmatched: bool = False
-    """Whether it was told that `--progress-pattern` has matched nothing."""
+    """Whether it was reported that `--progress-pattern` has matched nothing."""
     counts_anew: bool = False
-    """The workers count their steps anew in each epoch."""
+    """Whether the workers count their steps anew in each epoch."""

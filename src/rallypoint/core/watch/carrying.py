@@ -1,8 +1,9 @@
-"""Where the time of a job went, from one coordinator to the next (`carried.py`). Pure.
+"""The account of a job's time, handed from one coordinator to the next (`carried.py`). Pure.
 
-The time between the last word of the one before and the takeover was spent as what was done then:
-workers run on meanwhile. How long that was, two clocks of day tell, since nothing else counts also
-where a coordinator was started again an hour later; nothing is decided by it.
+The time between the former coordinator's last report and the takeover is counted as the kind of
+time before it, because workers continue meanwhile. The length of that gap is the difference of two
+wall-clock times, because no other clock covers a coordinator that restarts an hour later. It is
+only displayed, never used for a decision.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ def carried(
 
 
 def gap_s(before: Carried, wall_at: float) -> float:
-    """Return how long ago the coordinator before told this, at most a day: clocks may differ."""
+    """Return the age of the former coordinator's report in seconds, at most a day."""
     return min(max(wall_at - before.at, 0.0), MAX_WAIT_S)
 
 
 def carry_on(account: Goodput, before: Carried, ago_s: float, running: int = -1) -> None:
-    """Continue the account of another coordinator, which was last seen so long ago.
+    """Continue the account of another coordinator, which reported it `ago_s` seconds ago.
 
-    That time was spent as what was done then. `running`: the round that runs; -1: none does.
+    That time is counted as the kind of time before it. `running` is the active round; -1: none.
     """
     for kind, cause, seconds in before.parts:
         if kind in _BY_NAME:

@@ -34,16 +34,17 @@ from rallypoint.core.watch.collection_messages import (
 from rallypoint.core.watch.questions import Ask
 
 ASKERS_MAX = 64
-"""At most this number of people ask for the workers of one job at once."""
+"""The most people who read the output or stacks of one job's workers at once."""
 STALLED_S = 60.0
-"""A person who takes nothing for so long is cut off. One who follows is not: it may be a pager."""
+"""The time in seconds after which a person who reads nothing is cut off, except with `follow`: it
+may be a pager."""
 LAST_S = 2.0
-"""After a job's end its nodes have this time to tell what their workers wrote last."""
+"""The time in seconds for the last output of workers after the end of the job."""
 _TO_BE_ASKED = -1  # in place of a round
 
 
 class Part(Struct, eq=False):
-    """One node's part of an answer."""
+    """The part of one node in an answer."""
 
     node_id: str
     bases: dict[int, int]
@@ -59,31 +60,31 @@ class Collection(Struct, eq=False):
     number: int
     question: Ask
     round: int
-    """The newest round that had workers when it was asked."""
+    """The newest round with workers at the time of the question."""
     taken_at: float
-    """When the question came, or the person took something last."""
+    """The time of the question, or of the person's last acknowledgement."""
     read: HowFar
-    """How far a person who follows has read."""
+    """How far a viewer that follows has read."""
     parts: dict[int, Part] = field(default_factory=dict)
-    """The parts of nodes that may still say something, by their connections."""
+    """The parts of nodes that may still send something, by their connections."""
     asked: dict[str, int] = field(default_factory=dict)
-    """The nodes that were asked, each with the round for which it was."""
+    """The nodes that were asked, each with the round of the question."""
     newest_round: int = 0
-    """The newest round that the nodes were seen in."""
+    """The newest round in which the nodes were looked up."""
     is_looking: bool = False
     """The nodes of the newest world are being looked at."""
     ready: dict[int, None] = field(default_factory=dict)
-    """The connections of nodes that have something, the longest waiting first."""
+    """The connections of nodes that have something to send, the longest waiting first."""
     sending: set[int] = field(default_factory=set)
-    """The connections of nodes that were told to send a piece."""
+    """The connections of nodes that are to send a piece."""
     untaken: int = 0
-    """Values that were passed on, and of which the person has not said that they were taken."""
+    """The number of values that were passed on and not acknowledged by the person yet."""
     missing: dict[str, str] = field(default_factory=dict)
-    """The nodes whose part is missing, each with the reason; the person is yet to be told."""
+    """The nodes whose part is missing, with the reason, that the person does not know yet."""
     ends_at: float | None = None
     """Then no node is waited for any longer. None: the job has not ended, as far as people know."""
     is_over: bool = False
-    """The answer is complete, or nobody wants it any more."""
+    """Whether the answer is complete, or no longer wanted."""
 
 
 class NodeWorkers(Struct, frozen=True):
@@ -92,7 +93,7 @@ class NodeWorkers(Struct, frozen=True):
     node_id: str
     round: int
     first: int
-    """The rank of the first of them."""
+    """The rank of the node's first worker."""
     workers: int
 
 
@@ -101,50 +102,50 @@ class Asked(Struct, frozen=True):
 
 
 class NodeSeen(Struct, frozen=True):
-    """A node was looked at; see `LookAround`."""
+    """A node was looked up; see `LookAround`."""
 
     node: NodeWorkers
     connection: int | None
-    """None: it is not connected."""
+    """The connection of the node; None: it is not connected."""
     version: int = SINCE
     """The version of the session protocol on that connection."""
 
 
 class AllSeen(Struct, frozen=True):
-    """All nodes were looked at that there are."""
+    """All nodes were looked up."""
 
 
 class Piece(Struct, frozen=True):
-    """The node on this connection says this."""
+    """A message of the node on this connection."""
 
     connection: int
     piece: Collected
     node: NodeWorkers | None
-    """The node as it is in the newest world; None: it is not in it."""
+    """The node in the newest world; None: it is not in it."""
     life: int
     """The number of the job's present life."""
 
 
 class Taken(Struct, frozen=True):
-    """The person has taken a value."""
+    """The person has read a value."""
 
 
 class Lost(Struct, frozen=True):
-    """The connection of a node has ended, which may have a part in this answer."""
+    """The connection of a node, which may have a part in this answer, has ended."""
 
     connection: int
 
 
 class HungUp(Struct, frozen=True):
-    """The connection of the person has ended."""
+    """The person's connection has ended."""
 
 
 class TimePassed(Struct, frozen=True):
-    """A second or so has passed."""
+    """About a second has passed."""
 
 
 class JobEnded(Struct, frozen=True):
-    """People were told that the job has ended: its nodes leave, and tell before what is left."""
+    """The end of the job is published: its nodes send their last output, and leave."""
 
 
 class LookAround(Struct, frozen=True):
@@ -177,8 +178,8 @@ CollectionEffect = LookAround | SendTo | Pass | Finish | CutOff
 def refusal(job: JobState, question: Ask, others: int, *, has_formed: bool, is_known: bool) -> str:
     """Return why nothing can be collected; empty: it can.
 
-    `others`: so many people ask already. `has_formed`: the job has had a round. `is_known`: people
-    were told of its end.
+    `others` is the number of people who read already. `has_formed`: the job has had a round.
+    `is_known`: the end of the job is published.
     """
     if others >= ASKERS_MAX:
         return f"{ASKERS_MAX} others ask for the workers of this job just now"
@@ -218,13 +219,13 @@ def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
 
 
 def begin(number: int, job: JobState, question: Ask, at: float) -> Collection:
-    """Return a question that was not refused; what was read counts only of this life of the job."""
+    """Begin the answer to a question; read positions of another life of the job are ignored."""
     read = question.read if question.incarnation in job.numbers else ()
     return Collection(number, question, newest_round(job), at, HowFar(read))
 
 
 def step(state: Collection, event: CollectionEvent, at: float) -> list[CollectionEffect]:
-    """Apply one event, which has come at this time, and return what is to be done.
+    """Apply one event, and return the effects.
 
     O(1), but for the passing of time and the end: O(number of nodes).
     """
@@ -276,7 +277,7 @@ def _look_around(state: Collection) -> list[CollectionEffect]:
 
 
 def _seen(state: Collection, event: NodeSeen, at: float) -> list[CollectionEffect]:
-    """Ask this node, if it is meant and was not asked yet."""
+    """Ask this node, if the question is about it and it was not asked yet."""
     node, question, connection = event.node, state.question, event.connection
     node_id, state.newest_round = node.node_id, node.round
     asked_for = state.asked.get(node_id)
@@ -326,7 +327,7 @@ def _said(state: Collection, event: Piece, at: float) -> list[CollectionEffect]:
 
 
 def _told(part: Part, piece: Collected, node: NodeWorkers | None) -> list[RankTold]:
-    """Return the answers in the piece for ranks that this node has, or had in that round."""
+    """Return the answers in the piece for ranks of this node, now or in that round."""
     if node is not None and node.round == piece.round and piece.round not in part.bases:
         # The round before may still be told of.
         part.bases = dict(list(part.bases.items())[-1:])
@@ -344,22 +345,19 @@ def _pass(state: Collection, part: Gathered) -> Pass:
 
 
 def _drop(state: Collection, connection: int) -> Part | None:
-    """Wait for this node no more."""
+    """Stop waiting for this node, and return its part."""
     state.ready.pop(connection, None)
     state.sending.discard(connection)
     return state.parts.pop(connection, None)
 
 
 def _is_stalled(state: Collection, at: float) -> bool:
-    """Nodes wait for a person who takes nothing."""
+    """Return whether nodes wait for a person who reads nothing."""
     return bool(state.ready) and not state.question.follow and at > state.taken_at + STALLED_S
 
 
 def _give_up_waiting(state: Collection, at: float) -> list[CollectionEffect]:
-    """Withdraw the question from nodes that owe something for too long.
-
-    After the job's end from all.
-    """
+    """Withdraw the question from overdue nodes, and after the job's end from all nodes."""
     is_late = state.ends_at is not None and at > state.ends_at
     found = [n for n in state.parts if is_late or _is_overdue(state, n, at)]
     for connection in found:

@@ -1,11 +1,11 @@
-"""The messages by which a coordinator collects an answer from nodes. Pure data.
+"""The messages by which a coordinator collects an answer from nodes.
 
-What a person has asked for comes a piece at a time.
+Pure data.
 
-The coordinator sends `Collect` to each node that is meant. A node says with an empty `Collected`
-that it has something, and sends one piece of it for each `CollectMore`. So nobody holds more than a
-few pieces that somebody else is too slow for. None of it is numbered: what a broken connection
-loses is missing in the answer, and named there.
+An answer comes in pieces. The coordinator sends `Collect` to each node that the question is about.
+A node announces by an empty `Collected` that it has something, and sends one piece of it for each
+`CollectMore`. So no process holds more than a few pieces for a slow reader. The messages are not
+numbered: what a broken connection loses is missing in the answer, and named there.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ PIECE_TEXTS = 64
 PIECES_IN_FLIGHT = 16
 """The most pieces under way between the nodes and a person."""
 ALL_LINES = 1_000_000
-"""More than a node keeps."""
+"""The number of lines that stands for all; a node keeps fewer."""
 ANSWER_S = 5.0
-"""A node that takes longer is named."""
+"""The time in seconds after which a node that has not answered is named."""
 
 
 class Collect(Struct, frozen=True, array_like=True, tag=18):
-    """Somebody wants to know this of the workers here."""
+    """A question about the workers of the node."""
 
     number: int
     subject: Subject
     ranks: tuple[RankRange, ...] = ()
-    """Only of these; empty: of all."""
+    """The ranks that the question is about; empty: all."""
     newest: int = 0
-    """The number of lines to begin with that were written before."""
+    """The number of earlier lines to begin with."""
     follow: bool = False
-    """And what is written from now on, until nobody wants it any more."""
+    """Whether to send new output as well, until it is no longer wanted."""
     read: tuple[ReadTo, ...] = ()
-    """In place of the newest lines of these streams: what comes after this. They may be of another
-    round, and then nothing of the present one was read."""
+    """Positions in these streams, after which output is sent in place of the newest lines. They may
+    be of another round; then nothing of the present one was read."""
 
 
 class CollectMore(Struct, frozen=True, array_like=True, tag=19):
-    """Send a piece of it."""
+    """Send a piece of the answer."""
 
     number: int
     is_wanted: bool = True
-    """False: nothing more of it is wanted."""
+    """Whether more is wanted; False: the answer is no longer wanted."""
 
 
 class WorkerAnswer(Struct, frozen=True, array_like=True):
@@ -59,17 +59,17 @@ class WorkerAnswer(Struct, frozen=True, array_like=True):
 
     local_rank: int
     detail: str = ""
-    """The worker's stacks, or whole lines that it wrote."""
+    """The worker's stacks, or complete lines of its output."""
     stream: int = 0
     """The stream of the lines: 1 stdout, 2 stderr."""
     wall_time: float = 0.0
-    """The time at which the lines came."""
+    """The time at which the lines arrived."""
     left_out: int = 0
     """The number of bytes before these lines that are not kept any more."""
     is_kept: bool = True
     """False: what it writes to this stream is not kept on its node."""
     next: int = -1
-    """Where what comes then begins, in bytes of the stream; -1: it is not known."""
+    """The position of the following output, in bytes of the stream; -1: not known."""
 
 
 class Collected(Struct, frozen=True, array_like=True, tag=25):
@@ -83,7 +83,7 @@ class Collected(Struct, frozen=True, array_like=True, tag=25):
 
 
 class RankTold(Struct, frozen=True):
-    """A `WorkerAnswer` as people get it."""
+    """A worker's answer in the form that people get."""
 
     rank: int
     text: str
@@ -95,19 +95,19 @@ class RankTold(Struct, frozen=True):
 
 
 def of_rank(rank: int, told: WorkerAnswer) -> RankTold:
-    """Return the same, of this worker."""
+    """Return the answer as that of this rank."""
     detail, stream, at = told.detail, told.stream, told.wall_time
     return RankTold(rank, detail, stream, at, told.left_out, told.is_kept, told.next)
 
 
 class HowFar:
-    """The newest place in each stream of the workers that a reader has read."""
+    """The position up to which each stream of the workers was read."""
 
     def __init__(self, places: Iterable[ReadTo] = ()) -> None:
         self._places = {(place.rank, place.stream): place for place in places}
 
     def note(self, round_: int, told: Sequence[RankTold]) -> None:
-        """Note that this was read of workers of this round."""
+        """Note the positions of these answers, of workers of this round."""
         for one in told:
             key = one.rank, one.stream
             before = self._places.get(key)
@@ -126,12 +126,12 @@ class HowFar:
 
 
 class Gathered(Struct, frozen=True):
-    """A part of what a person has asked for: of one node, or what is missing."""
+    """A part of a person's answer: from one node, or about missing parts."""
 
     node: str = ""
     round: int = 0
     told: Sequence[RankTold] = ()
     missing: dict[str, str] = field(default_factory=dict)
-    """Why there is nothing of these nodes."""
+    """The nodes without an answer, with the reason."""
     incarnation: int = 0
-    """The life of the job."""
+    """The number of the job's life."""

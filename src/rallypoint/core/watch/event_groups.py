@@ -12,7 +12,7 @@ from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.names import fold_names
 
 TOGETHER_S = 60.0
-"""Events that came so soon after the first of them may be one line."""
+"""The time in seconds after an event in which equal events are folded into one line."""
 _OF_A_NODE = re.compile(
     r"node (?P<node>\S+) (?P<deed>joined|was lost|is leaving)(?P<why>: .*)?", re.S
 )
@@ -20,10 +20,9 @@ _PLURALS = {"joined": "joined", "was lost": "were lost", "is leaving": "are leav
 
 
 def fold_entries(entries: Iterable[HistoryEntry]) -> list[HistoryEntry]:
-    """Return the events in their order.
+    """Fold equal events of several nodes, with nothing between them, into one; keep the order.
 
-    Equal ones of several nodes, with nothing between them, are one: that has the number and the
-    time of the first, and no node.
+    A folded event has the number and the time of the first one, and no node.
     """
     found: list[HistoryEntry] = []
     together: list[tuple[HistoryEntry, str]] = []
@@ -61,6 +60,6 @@ def _one(together: list[tuple[HistoryEntry, str]]) -> HistoryEntry:
 
 
 def _parts(entry: HistoryEntry) -> tuple[str, str, str]:
-    """Return the node, what it did, and why; empty for an event of another kind."""
+    """Return the node, what it did, and why; empty texts for any other event."""
     found = _OF_A_NODE.fullmatch(entry.text)
     return ("", "", "") if found is None else (found["node"], found["deed"], found["why"] or "")

@@ -27,14 +27,15 @@ from rallypoint.core.watch.segments import Segment, Sums, add, relabelled
 from rallypoint.core.watch.segments import Spending as Spending
 
 WORKING = "work"
-"""The cause of time that nothing but the program itself causes."""
+"""The cause of time for which only the program itself is responsible."""
 FIRST_ROUND = "start"
-"""The cause of what comes before and in the first round, up to its first step."""
+"""The cause of the time until the first step of the first round."""
 HANG_CAUSE = "hang"
 STALLED_S, STALLED_STEPS = 60.0, 10
-"""A round that ends so long, and so many of its steps, after its last step was not at work then."""
+"""The seconds, and the number of steps' durations, without a step before a round's end, after which
+this time does not count as work."""
 UNTOLD_S = 15.0
-"""A round of which no node has told anything for so long has agents that don't tell it."""
+"""The seconds after which a round without any report has agents that send none."""
 SEGMENTS_MAX = 64
 _AT_WORK = (Spending.STEPS, Spending.UNKNOWN)
 _IN_A_ROUND = (Spending.SPAWN, Spending.STARTUP, Spending.REDONE)
@@ -43,39 +44,39 @@ _MAY_TRAIN_ON = (Spending.CHECKPOINT, Spending.DETECT, Spending.HANG)
 
 
 class RoundSteps(Struct):
-    """How far the newest round has come."""
+    """The steps of the newest round."""
 
     formed_at: float | None = None
-    """None: there was no round yet."""
+    """When the round was formed; None: there was no round yet."""
     over_at: float | None = None
-    """Since when a worker had failed, or a node was silent, or when it was ended for another
-    reason; None: it has not ended."""
+    """When a worker failed, a node became silent, or the round was ended for another reason; None:
+    it has not ended."""
     cause: str = FIRST_ROUND
     """The cause of the work before the round got further than the rounds before."""
     awaited: set[str] = field(default_factory=set)
-    """Nodes that have not told yet that their workers run."""
+    """The nodes that have not reported yet that their workers run."""
     is_told: bool = False
-    """Some node has told of its workers."""
+    """Whether some node has reported about its workers."""
     spawned_at: float | None = None
-    """When those that have told were started, the last of them."""
+    """When the last of the reporting workers was started."""
     furthest_before: int = -1
     """The largest step of the rounds before."""
     resumed: int = -1
-    """The first step that was heard of."""
+    """The first step that was reported."""
     first_at: float = 0.0
-    """When that was done."""
+    """When that step was done."""
     step: int = -1
-    """The largest one."""
+    """The largest step that was reported."""
     step_carried: int = -1
-    """The largest one that the coordinator before this one heard of."""
+    """The largest step that the former coordinator knew."""
     leader: str = ""
-    """The node that has told of it."""
+    """The node that has reported the largest step."""
     advanced_at: float | None = None
-    """When that was reported."""
+    """When that step was reported."""
 
     @property
     def redone(self) -> int:
-        """The number of steps that are to be done again, or were when it ended."""
+        """The number of steps to do again, or that were done again when the round ended."""
         if self.resumed < 0:
             return 0
         last = self.furthest_before
@@ -85,20 +86,20 @@ class RoundSteps(Struct):
 
 
 class Spares(Struct):
-    """Nodes that stand by: how many now, and for how many seconds together up to now."""
+    """The standby nodes: their present number, and their seconds in total."""
 
     nodes: int = 0
     node_s: float = 0.0
 
 
 class Goodput(Struct):
-    """The account of one job. Changed by the functions of this module only."""
+    """The account of one job's time. Only the functions of this module change it."""
 
     begun_at: float
     until: float
     """All time up to here is in the account."""
     now: Spending | None = Spending.WAITING
-    """None: the job has ended."""
+    """The present kind of time; None: the job has ended."""
     cause: str = FIRST_ROUND
     """Why the time since the last step was lost: the kind of end of the round before."""
     segments: list[Segment] = field(default_factory=list)
@@ -107,13 +108,14 @@ class Goodput(Struct):
     """Seconds of the rounds before, by kind and cause."""
     steps: RoundSteps = field(default_factory=RoundSteps)
     furthest: int = -1
-    """The largest step that the job has ever done; -1: none is known."""
+    """The largest step that the job has ever done; -1: not known."""
     counts_anew: bool = False
     """Whether its workers count their steps from 0 more than once, for example by epoch."""
     redone: int = 0
-    """Steps of the rounds before that were done again."""
+    """The number of steps that were done again in earlier rounds."""
     faults: int = 0
-    """Rounds that ended by a failure, a loss or a fault of Rallypoint's own processes."""
+    """The number of rounds that ended by a failure, a loss or a fault of Rallypoint's own
+    processes."""
     spares: Spares = field(default_factory=Spares)
 
     @property
@@ -123,9 +125,9 @@ class Goodput(Struct):
 
 
 def spending_of(job: JobState) -> Spending | None:
-    """Return the kind of time that the job's own state tells. None: the job has ended.
+    """Return the kind of time according to the job's state; None: the job has ended.
 
-    `SPAWN` for all that happens once the workers of a round may start.
+    It is `SPAWN` for everything once the workers of a round may start.
     """
     state = job.round
     if job.verdict is not None:
@@ -160,9 +162,9 @@ def pass_time(account: Goodput, at: float) -> None:
 
 
 def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> None:
-    """Note that a round has its nodes; called before `noted`.
+    """Begin the account of a round whose nodes are chosen; called before `noted`.
 
-    Folds what was before its way to here. `furthest`: the largest step that the job is known to
+    Folds the account of earlier rounds. `furthest` is the largest step that the job is known to
     have done.
     """
     _enter(account, account.now, at)
@@ -195,16 +197,16 @@ def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> N
 
 
 def taken_over(account: Goodput, reason: EndReason) -> None:
-    """Note that the last round had ended for this reason when another coordinator led."""
+    """Note why the last round ended when another coordinator led."""
     if account.cause == FIRST_ROUND:
         account.cause = str(reason.kind.value)
         account.faults += not reason.kind.is_planned
 
 
 def judged(account: Goodput, kind: EndKind) -> None:
-    """Note that the newest round that has ended did so for another reason than it had seemed.
+    """Correct the reason of the last ended round, after it was judged.
 
-    Called before the next one is `formed`.
+    Called before the next round is `formed`.
     """
     before, account.cause = account.cause, str(kind.value)
     if before in (HANG_CAUSE, account.cause):
@@ -220,7 +222,7 @@ def judged(account: Goodput, kind: EndKind) -> None:
 def over(account: Goodput, at: float, *, has_succeeded: bool) -> None:
     """Note that the job ends; called before `noted`.
 
-    Its workers may do something else after the last step that they tell of, if they succeed.
+    If workers succeed, they may do other work after the last step that they report.
     """
     _enter(account, account.now, at)
     _settle(account, at, is_at_work=has_succeeded)
@@ -254,7 +256,7 @@ def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> N
 
 
 def reached(account: Goodput, step: int, at: float) -> None:
-    """Note the step of the newest round when it ended, as its end tells. O(1)."""
+    """Note the step that the newest round had reached at its end. O(1)."""
     if account.now is not None and step > max(account.steps.step, account.furthest):
         _enter(account, account.now, at)
         account.steps.leader = ""
@@ -320,7 +322,7 @@ def spent(account: Goodput, at: float) -> Sums:
 
 
 def of_round(account: Goodput) -> dict[Spending, float]:
-    """Seconds of the newest round and of the way to it, by kind."""
+    """Return the seconds of the newest round and of the way to it, by kind."""
     found: dict[Spending, float] = {}
     for segment in account.segments:
         kind = segment.spending
@@ -342,7 +344,7 @@ def spare_s(account: Goodput, at: float) -> float:
 
 
 def _settle(account: Goodput, at: float, *, is_at_work: bool = False) -> None:
-    """Settle the kinds of time that are known once a round ends."""
+    """Settle the kinds of time that are known only when a round ends."""
     steps = account.steps
     if steps.formed_at is None or steps.over_at is not None:
         return
@@ -365,7 +367,7 @@ def _in_the_round(account: Goodput) -> Spending:
 
 
 def _enter(account: Goodput, spending: Spending | None, at: float) -> None:
-    """Account for the time until `at`, and spend it so from then on."""
+    """Account for the time until `at`, and change the kind of time after it."""
     at = max(at, account.until)
     if account.now is not None and at > account.until:
         account.spares.node_s += account.spares.nodes * (at - account.until)
@@ -381,7 +383,7 @@ def _enter(account: Goodput, spending: Spending | None, at: float) -> None:
 
 
 def _segment(account: Goodput, spending: Spending, at: float) -> Segment:
-    """From where the account ends until `at`."""
+    """Return the segment from the end of the account until `at`."""
     return Segment(spending, _cause(account, spending), account.until, at)
 
 
@@ -392,7 +394,7 @@ def _relabel(
     spending: Spending,
     only: Collection[Spending] = tuple(Spending),
 ) -> None:
-    """Change the kind of a part of the newest round's time, as it is known now."""
+    """Correct the kind of a part of the newest round's time."""
     known = Segment(spending, _cause(account, spending), begin, end)
     account.segments = relabelled(account.segments, known, only)
 

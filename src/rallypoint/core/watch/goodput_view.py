@@ -1,4 +1,4 @@
-"""Where the time of a job went, for people and programs. Pure data."""
+"""The use of a job's time, for people and programs. Pure data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class TimePart(Struct, frozen=True):
-    """Seconds that were spent so, for this cause."""
+    """The seconds of one kind of time, with one cause."""
 
     spent: str
     cause: str
@@ -14,15 +14,15 @@ class TimePart(Struct, frozen=True):
 
 
 class GoodputView(Struct, frozen=True):
-    """Where the time went."""
+    """The use of a job's time."""
 
     wall_s: float
     useful_s: float | None
-    """The time in which the job did steps for the first time; None: no steps are known."""
+    """The seconds in which the job did steps for the first time; None: no steps are known."""
     parts: tuple[TimePart, ...]
     """The parts, which add up to `wall_s`; the largest first."""
     furthest_step: int
-    """The largest that the job has done; -1: no steps are known."""
+    """The largest step that the job has done; -1: no steps are known."""
     lost_steps: int
     """The number of steps that were done, and had to be done again."""
     faults: int

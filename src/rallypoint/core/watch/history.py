@@ -1,14 +1,16 @@
-"""The history of one job, as its coordinator has it. Pure; bounded in memory.
+"""The history of one job, as its coordinator knows it.
 
-What happened, round by round, and where the time went.
+Pure; bounded in memory.
 
-It is told of every record of an event (`event_kinds.py`), of what nodes say of their workers, and
-looks at the job's state after everything that happens. The views of `job_view.py`, the file of
-`--history` and what people are shown are made from it.
+It has what happened, round by round, and the use of the time. It gets every record of an event
+(`event_kinds.py`) and the nodes' reports about their workers, and looks at the job's state after
+each event. The views of `job_view.py`, the file of `--history` and the output of commands are made
+from it.
 
-A coordinator that takes a job over begins a new history: with the sums of the one before
-(`carried.py`), and with what the nodes tell again, how far they are and how the last rounds went
-(`core/round_record.py`). What only the one before knew is a gap, and is named as one.
+A coordinator that takes a job over begins a new history: with the sums of the former one
+(`carried.py`), and with what the nodes report again, their progress and their last rounds
+(`core/round_record.py`). Facts that only the former coordinator knew are a gap, and are shown as
+one.
 """
 
 from __future__ import annotations
@@ -42,18 +44,18 @@ SCHEMA = 1
 ENTRIES_MAX = 1000
 """The number of the newest events that are kept."""
 UnixTime = Annotated[float, Meta(ge=0, le=MAX_UNIX_TIME)]
-"""Unix seconds that are a date. A reader refuses others."""
+"""A date in Unix seconds. A reader refuses numbers that are not."""
 RATE_S = 60.0
-"""Steps a second are those of so long."""
+"""The period in seconds for which steps per second are computed."""
 
 
 class HistoryEntry(Struct, frozen=True):
     """One event of the job."""
 
     number: int
-    """Counts the events of this history, from 1."""
+    """The number of the event in this history, from 1."""
     time: UnixTime
-    """Unix seconds, by the coordinator's clock."""
+    """The time in Unix seconds, by the coordinator's clock."""
     event: str
     """The name of the event in the table of event kinds."""
     level: str
@@ -61,39 +63,38 @@ class HistoryEntry(Struct, frozen=True):
     text: str
     node: str = ""
     is_wrong: bool = False
-    """Whether the event tells of something that went wrong, and that neither a person nor a plan
-    wanted."""
+    """Whether the event reports a fault that neither a person nor a plan wanted."""
 
 
 class NodeReport(Struct, frozen=True):
-    """The report of a node about its workers, and when it came."""
+    """The report of a node about its workers, and its time of arrival."""
 
     progress: NodeProgress
     at: float
 
 
 class _Seen(Struct):
-    """The state of the job when it was looked at last."""
+    """The state of the job at the last look."""
 
     round: int = -1
-    """The one that was active; -1: none was."""
+    """The active round; -1: none."""
     newest: int = -1
-    """The last one that was."""
+    """The last round that was active."""
     has_told_end: bool = False
-    """Another coordinator has told how the last round ended."""
+    """Whether another coordinator has reported the end of the last round."""
     closed: int = -1
-    """The last one that is over."""
+    """The last round that is closed."""
     is_over: bool = False
     cant_log: set[str] = field(default_factory=set)
-    """The nodes of the newest round that have told of log files that can't be written."""
+    """The nodes of the newest round that have reported unwritable log files."""
     has_told_unmatched: bool = False
-    """Whether it was told that `--progress-pattern` has matched nothing."""
+    """Whether it was reported that `--progress-pattern` has matched nothing."""
     before: int = -1
     """The newest round that another coordinator has formed; -1: none has."""
     ended_at: float = 0.0
     """When the newest round was ended."""
     stopping: set[str] = field(default_factory=set)
-    """The nodes that have not said yet that its workers run no more."""
+    """The nodes that have not reported yet that its workers have stopped."""
 
 
 class JobHistory:
@@ -116,12 +117,12 @@ class JobHistory:
         self.told: dict[str, NodeReport] = {}
         """The reports of nodes, by the ids of the nodes of the newest round."""
         self.news: deque[HistoryEntry | RoundRecord] = deque(maxlen=ENTRIES_MAX)
-        """The events, and the rounds that have ended, that the host has not passed on yet: it takes
-        them from here."""
+        """The events and ended rounds that the host has not passed on yet; the host takes them from
+        here."""
         self.known_since: float | None = None
         """Unix seconds: what happened before, event by event, another coordinator knew."""
         self.changed_at = at
-        """Since when the job does what it does now."""
+        """Since when the job has been in its present state."""
         self.steps: deque[tuple[float, int]] = deque()
         """The furthest step, now and then, of the newest round."""
         self._wall_time = wall_time
@@ -162,9 +163,9 @@ class JobHistory:
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
     def take_over(self, newest: int, at: float, *, is_active: bool) -> None:
-        """Another coordinator had led the job, and formed this round last; -1: none.
+        """Note that another coordinator has led the job, and formed this round last; -1: none.
 
-        `is_active`: it may still run.
+        `is_active`: the round may still be active.
         """
         now, seen = self._wall_time(at), self._seen
         self.known_since, seen.before = now, newest
@@ -175,7 +176,7 @@ class JobHistory:
             seen.round = seen.newest = newest
 
     def carry_on(self, before: Carried, at: float) -> None:
-        """Go on where another coordinator was: after `take_over`."""
+        """Continue the sums of another coordinator; called after `take_over`."""
         ago_s = carrying.gap_s(before, self._wall_time(at))
         carrying.carry_on(self.account, before, ago_s, self._seen.round)
         self.rounds_formed, self.changed_at = before.rounds, at - ago_s
@@ -189,7 +190,7 @@ class JobHistory:
     def told_again(
         self, job: JobState, node_id: str, told: Sequence[ReportedRound], at: float
     ) -> None:
-        """Note what a node tells of its last rounds. Nothing is decided by it."""
+        """Note a node's reports about its last rounds. They decide nothing."""
         before = [
             one
             for one in told
@@ -235,9 +236,11 @@ class JobHistory:
     def progressed(
         self, job: JobState, node_id: str, progress: NodeProgress, at: float
     ) -> Record | None:
-        """Note that a node of the newest round has said this, perhaps only when that had ended.
+        """Note a progress report of a node of the newest round, even after its end.
 
-        O(1). Returns what a person should know of it.
+        O(1).
+
+        Returns an event to show, if there is one.
         """
         named = progress.stamp
         if named.incarnation != job.incarnation or named.round != self._seen.newest:
@@ -266,9 +269,10 @@ class JobHistory:
     def ended_rounds(self, at: float, still_stopping: Collection[str]) -> list[RoundRecord]:
         """Return the rounds that have ended, the newest last.
 
-        What is known of the newest one while nodes stop its workers counts for it, and the time
-        that this has taken up to now. `still_stopping`: the nodes that are here and have not
-        stopped theirs. O(nodes).
+        O(nodes).
+
+        Of the newest one it counts the time up to now while nodes stop its workers.
+        `still_stopping` are the connected nodes that have not stopped theirs.
         """
         ended, seen = [one for one in self.rounds if one.ended is not None], self._seen
         if ended and seen.newest == ended[-1].round != seen.closed:
@@ -281,7 +285,7 @@ class JobHistory:
 
     @property
     def newest_round(self) -> int:
-        """The last round that was formed; 0 also if none was."""
+        """The last round that was formed; 0 also if there was none."""
         return max(self._seen.newest, 0)
 
     @property
@@ -356,7 +360,10 @@ class JobHistory:
         self._close()
 
     def _close(self) -> None:
-        """Close the newest round, of which all is known; after a takeover, once it was told."""
+        """Close the newest round, which is complete.
+
+        After a takeover, once its end was reported.
+        """
         newest, seen = self.rounds[-1], self._seen
         if seen.closed != newest.round and newest.why:
             seen.closed = newest.round

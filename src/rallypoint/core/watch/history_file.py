@@ -30,19 +30,18 @@ from rallypoint.core.watch.history import SCHEMA, HistoryEntry, UnixTime
 from rallypoint.core.watch.job_view import JobView
 
 NODES_WRITTEN = 16
-"""A status with more nodes is written with this many, those that stand out; the rest is only
-counted."""
+"""The most nodes in a written status: the conspicuous ones. The rest is only counted."""
 
 
 class Begin(Struct, frozen=True):
-    """The header, of what follows it."""
+    """The header of the lines that follow."""
 
     job: str
     incarnation: int
     time: UnixTime
-    """Unix seconds, as everywhere here."""
+    """The time in Unix seconds, as everywhere here."""
     took_over: bool = False
-    """The job ran before, and another coordinator led it."""
+    """Whether another coordinator had led the job before."""
     schema: int = SCHEMA
 
 
@@ -70,12 +69,12 @@ _KINDS: dict[type, str] = {
 
 
 def as_object(line: HistoryLine) -> dict[str, Any]:
-    """To be written as JSON."""
+    """Return the line as a JSON object."""
     return {"kind": _KINDS[type(line)], **msgspec.to_builtins(line)}
 
 
 def compact(view: JobView, at: float) -> StatusLine:
-    """Return the status that is written: rounds have lines of their own, once they are over."""
+    """Return the status to write, without ended rounds, which have lines of their own."""
     left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
     nodes = view.nodes[:NODES_WRITTEN]
     ending = view.past[-1:] if view.state == "stopping" else ()
@@ -90,20 +89,19 @@ class Recorded(Struct):
     rounds: list[RoundRecord] = field(default_factory=list)
     """The rounds of the newest life of the job."""
     status: StatusLine | None = None
-    """The newest one."""
+    """The newest status."""
     lost: int = 0
-    """Lines that could not be written."""
+    """The number of lines that could not be written."""
 
 
 class NoHistoryError(ValueError):
-    """Why something is no history that this version can read, in words that follow its name."""
+    """A file is not a history that this version can read; the text follows the file's name."""
 
 
 def read(lines: Sequence[bytes]) -> Recorded:
-    """Return the lines of a file, each without its line feed.
+    """Parse the lines of a file, each without its line feed. Raises NoHistoryError.
 
-    The last one may be cut, as may one that a coordinator wrote last before another one went on.
-    Raises NoHistoryError.
+    The last line may be cut, as may the last line of a coordinator before another one continued.
     """
     found, cut, why = Recorded(), 0, ""
     for number, line in enumerate(lines, 1):
@@ -142,9 +140,10 @@ def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) ->
 
 
 def _add(rounds: list[RoundRecord], past: RoundRecord) -> None:
-    """Add a round that may be told twice.
+    """Add a round, unless it is there already.
 
-    One that had just ended at a takeover may be told by both coordinators: the first has seen it.
+    A round that had just ended at a takeover may be written by both coordinators; the first one has
+    observed it.
     """
     if not rounds or rounds[-1].round != past.round:
         rounds.append(past)

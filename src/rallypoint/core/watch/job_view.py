@@ -1,9 +1,7 @@
-"""The view of a job that a person is shown: one value, made from the job's state and its history.
+"""The view of a job for people: one value, made from the job's state and its history. Pure.
 
-Pure.
-
-It is sent as JSON, and printed as such by `--json`: the meaning of a field does not change within
-a `schema` number, fields may be added.
+It is sent as JSON, and printed as such by `--json`: the meaning of a field does not change within a
+`schema` number, fields may be added.
 """
 
 from __future__ import annotations
@@ -29,24 +27,24 @@ from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
 from rallypoint.core.watch.names import fold_names, gaps_in_names
 
 STUCK_S, STUCK_STEPS = 30.0, 10
-"""A job that did no step for so long, and for as long as so many take, makes no progress."""
+"""The seconds, and the number of steps' durations, without a step after which a job counts as
+stuck."""
 NODES_SHOWN = 1000
-"""A view of more nodes has this many; those that stand out come first, and the rest is only
-counted."""
+"""The most nodes in a view, the conspicuous ones first; the rest is only counted."""
 
 
 class Heard(Struct, frozen=True):
     """The signs of life of a node's agent, as the host knows them."""
 
     host: str = ""
-    """Where it connected from."""
+    """The address from which it is connected."""
     silent_s: float = 0.0
-    """Since its last sign of life."""
+    """The seconds since its last sign of life."""
     is_connected: bool = True
 
 
 class NodeView(Struct, frozen=True, omit_defaults=True):
-    """One node."""
+    """The view of one node."""
 
     node: str
     state: str
@@ -56,23 +54,23 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     group_rank: int = -1
     first_rank: int = -1
     step: int = -1
-    """The step of its worker that is behind."""
+    """The step of its worker that is furthest behind."""
     behind: int = -1
     """The global rank of that worker."""
     quiet_s: float | None = None
-    """Since that worker's last report of progress."""
+    """The seconds since that worker's last report of progress."""
     silent_s: float = 0.0
-    """Since the last sign of life of its agent."""
+    """The seconds since the last sign of life of its agent."""
     is_connected: bool = True
     phases: dict[str, float] = {}
-    """How long those of this round took, in seconds, as far as they are over: `rendezvous`,
-    `spawn`, and after that `first_output` and `first_progress`."""
+    """The seconds of each finished phase of this round: `rendezvous`, `spawn`, and after that
+    `first_output` and `first_progress`."""
     held_back: str = ""
-    """For how long it triggers no round, and why."""
+    """How long it triggers no round, and why."""
     cant_log: str = ""
     """Why a log file of its workers can't be written."""
     in_phase: str = ""
-    """The phase of one of its workers, which takes longer than a step, as the script names it."""
+    """The phase of one of its workers that takes longer than a step, by the script's name."""
 
 
 class HowItEnded(Struct, frozen=True):
@@ -81,21 +79,21 @@ class HowItEnded(Struct, frozen=True):
     outcome: str
     text: str
     no_progress: str = ""
-    """Why restarting did not help (`--max-no-progress`)."""
+    """The repeated failure that ended the job (`--max-no-progress`)."""
 
 
 class JobView(Struct, frozen=True):
-    """All of it."""
+    """The whole view of a job."""
 
     schema: int
     job: str
     state: str
-    """One word or two: what the job does now, or how it has ended."""
+    """The present state of the job, or its outcome, in one word or two."""
     reason: str
     since_s: float
-    """For how long it has been so."""
+    """The seconds since the job has been in this state."""
     age_s: float
-    """Since this coordinator has known the job."""
+    """The seconds since this coordinator has known the job."""
     incarnation: int
     round: int
     rounds: int
@@ -118,32 +116,32 @@ class JobView(Struct, frozen=True):
     goodput: GoodputView
     nodes: tuple[NodeView, ...]
     nodes_left_out: int
-    """The number of further nodes, which are as most are."""
+    """The number of further nodes, which are like most others."""
     past: tuple[RoundRecord, ...]
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
     held_back: tuple[HeldBack, ...] = ()
-    """The machines that are held back, also those of which no node is in the job now."""
+    """The machines that are held back, even if none of their nodes is in the job now."""
     known_since: UnixTime | None = None
     """Unix seconds: another coordinator, which is gone, knew what happened before; None: all is
     known."""
     lease_s: float = 0.0
-    """A node that is not heard for so many seconds is lost."""
+    """The seconds of silence after which a node is lost."""
     waits_at_most_s: float | None = None
     """How many seconds the wait of `waits_for` may last from now; None: there is no limit, or it is
     not known."""
     awaited: tuple[str, ...] = ()
-    """The nodes of `waits_for` that are in the job: they are to stop or to start workers, to reach
+    """The nodes of `waits_for` that are in the job: they have to stop or start workers, to reach
     the store of rank 0, or to save a checkpoint."""
     same_failures: int = 0
-    """How often the same failure has happened in a row, if it was more than once."""
+    """The number of equal failures in a row, if there is more than one."""
     ends_in_s: float | None = None
     """How many seconds the job may still run (`--max-runtime`); None: there is no limit, or it does
     not count yet."""
 
 
 class JobLine(Struct, frozen=True):
-    """A job among others."""
+    """The view of a job in a list of jobs."""
 
     job: str
     state: str
@@ -159,7 +157,7 @@ class JobLine(Struct, frozen=True):
 
 
 def job_line(view: JobView) -> JobLine:
-    """Return the job of this view in one line."""
+    """Return the line of this job in a list of jobs."""
     useful, wall_s = view.goodput.useful_s, view.goodput.wall_s
     return JobLine(
         view.job,
@@ -358,7 +356,7 @@ def _waits_to_enrol(job: JobState) -> str:
 
 
 def _missing(job: JobState, number: int) -> str:
-    """Return the names of the missing nodes, as far as they can be known; empty: they can't."""
+    """Return the names of the missing nodes, as far as they can be known; else empty."""
     state = job.round
     gone = sorted(entry.node_id for entry in state.world if entry.node_id not in state.members)
     if gone:
@@ -385,7 +383,10 @@ def _state(job: JobState, history: JobHistory) -> str:
 
 
 def _stuck_s(history: JobHistory, at: float) -> float | None:
-    """Return how long no worker has made progress, if that is much longer than steps take."""
+    """Return the seconds without progress of any worker, if much longer than steps take.
+
+    Else None.
+    """
     steps, rate = history.account.steps, history.steps_per_s
     if history.account.now not in (Spending.STEPS, Spending.REDONE) or steps.advanced_at is None:
         return None

@@ -25,9 +25,10 @@ from rallypoint.core.watch.names import brief_ranks, fold_names
 from rallypoint.hashes import blake2s
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
-"""Bounds of one state directory."""
+"""The limits of one state directory: jobs and bytes."""
 NODE_BYTES, WORLD_BYTES = 64_000, 100_000_000
-"""Bounds of the note of one node, and of all notes of a job, which may share one directory."""
+"""The limits in bytes of one node's note, and of all notes of a job, which may share one
+directory."""
 HISTORY_BYTES = 8_000_000
 LINES = 200
 """The number of lines that are kept of each stream of a worker."""
@@ -46,30 +47,30 @@ class KeptLine(Struct, frozen=True, array_like=True):
 
     rank: int
     stream: int
-    """1 or 2."""
+    """The stream: 1 for stdout, 2 for stderr."""
     time: float
     text: str
-    """Whole lines that came at one time."""
+    """Complete lines that arrived at one time."""
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
-    """A node tells of its part of a job: first that it has begun, then how that ended."""
+    """A node's note about its part of a job: first that it has begun, then how it ended."""
 
     job: str
     node: str
     machine: str
-    """The name of its machine."""
+    """The name of the node's machine."""
     pid: int
-    """The number of the agent's process."""
+    """The pid of the agent."""
     process: str = ""
-    """The name of that process (`machine_name.process_name`)."""
+    """The name of the agent's process (`machine_name.process_name`)."""
     incarnation: int
     endpoints: tuple[str, ...]
-    """The endpoint of the job, as the options have it, and the address that was dialled."""
+    """The endpoint of the job in the options, and the address that was dialled."""
     host: str
-    """Where the coordinator was, for a person."""
+    """The address of the coordinator, for display."""
     is_host: bool
-    """The coordinator was in this agent."""
+    """Whether the coordinator was in this agent."""
     history: str = ""
     """The file of `--history`, if there is one."""
     log_dir: str = ""
@@ -80,7 +81,7 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     first_rank: Annotated[int, Meta(ge=-1, le=MAX_WORLD)]
     workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS_PER_NODE)]
     ended: UnixTime = 0.0
-    """0: nothing is known of its end."""
+    """The time of its end; 0: nothing is known of its end."""
     left: bool = False
     """True: the job may continue, because this node left it or lost its coordinator."""
     outcome: str = ""
@@ -92,16 +93,16 @@ class NodeNote(Struct, frozen=True, kw_only=True):
 
 
 class KeptDir(Struct, frozen=True):
-    """A directory among others."""
+    """The directory of one job."""
 
     name: str
     newest: float
-    """When it was written to last."""
+    """The time of the last write."""
     size: int
 
 
 def directory_name(run_id: str, incarnation: int) -> str:
-    """Return the same on all nodes of this life of the job."""
+    """Return the name of a job's directory, the same on all nodes of this life of the job."""
     short = _short_id(f"{incarnation}\0{run_id}")
     try:
         began = datetime.fromtimestamp(incarnation / 1000, UTC)
@@ -112,7 +113,7 @@ def directory_name(run_id: str, incarnation: int) -> str:
 
 
 def node_file(node: str) -> str:
-    """Return the name of the file of this node."""
+    """Return the name of this node's file."""
     name = _plain_name(node)
     if name != node or len(name) > _NAME_MAX:
         name = f"{name[:_NAME_MAX]}-{_short_id(node)}"
@@ -125,15 +126,15 @@ def _plain_name(text: str, also: str = "") -> str:
 
 
 def _short_id(text: str) -> str:
-    """Eight characters that differ for texts that differ.
+    """Return eight characters that differ for different texts.
 
-    Not of OpenSSL: its first digest would cost an agent a fifth of a megabyte.
+    OpenSSL is not used: its first digest would cost an agent a fifth of a megabyte.
     """
     return blake2s(text.encode(errors="surrogateescape"), digest_size=4).hexdigest()
 
 
 def is_kept_name(name: str) -> bool:
-    """Return whether a directory of this name may be one that was made for a job."""
+    """Return whether a directory of this name may be that of a job."""
     run_id, *numbers = name.rsplit("-", 3)
     *moment, short_id = numbers or [""]
     return (
@@ -146,7 +147,7 @@ def is_kept_name(name: str) -> bool:
 
 
 def is_kept_file(name: str) -> bool:
-    """Return whether a file of this name in such a directory is ours."""
+    """Return whether a file of this name in such a directory is Rallypoint's."""
     name = name.removesuffix(".new")
     if name == HISTORY:
         return True
@@ -157,9 +158,9 @@ def is_kept_file(name: str) -> bool:
 def to_remove(
     found: Sequence[KeptDir], own: str, jobs_max: int = JOBS_MAX, bytes_max: int = BYTES_MAX
 ) -> list[str]:
-    """Choose the directories to remove so that the rest is within the bounds.
+    """Return the directories to remove so that the rest is within the limits.
 
-    The oldest, and never `own`.
+    They are the oldest ones, and never `own`.
     """
     gone, size = [], 0
     newest_first = sorted(found, key=lambda one: (one.name == own, one.newest), reverse=True)
@@ -177,9 +178,9 @@ def room_of(nodes: int) -> int:
 
 
 def fitted(note: NodeNote, room: int) -> NodeNote:
-    """Return the same with as much of the newest output as there is room for.
+    """Return the note with as much of the newest output as fits.
 
-    Each rank has an equal share, and of a cause that is long the end is kept.
+    Each rank has an equal share, and a long cause is cut at its beginning.
     """
     cause = note.cause
     if cause is not None:
@@ -203,7 +204,7 @@ def fitted(note: NodeNote, room: int) -> NodeNote:
 
 
 def is_meant(note: NodeNote, job: str | None, endpoint: str | None) -> bool:
-    """Return whether a person means this job, who names it so. None: they do not say."""
+    """Return whether the note is of the job with this name and endpoint; None: any."""
     if job is not None and note.job != job:
         return False
     return endpoint is None or any(_is_same(one, endpoint) for one in note.endpoints)
@@ -217,9 +218,9 @@ def is_logged_in(note: NodeNote, path: str) -> bool:
 
 
 def cut_history(data: bytes, most: int = HISTORY_BYTES) -> bytes:
-    """Return the lines of a file of a history that fit into half of the room.
+    """Return the lines of a history file that fit: the header, and the newest of the others.
 
-    The header, and the newest of the others.
+    They take at most half of the space.
     """
     if len(data) <= most:
         return data
@@ -238,9 +239,9 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list[str]:
-    """How the parts of these nodes ended, the worst first; nodes that ended alike are one line.
+    """Return how the parts of these nodes ended, the worst first; equal ends are one line.
 
-    `living`: nodes whose agents run.
+    `living` are the nodes whose agents run.
     """
     alike: dict[tuple[int, int], list[NodeNote]] = {}
     for note in notes:

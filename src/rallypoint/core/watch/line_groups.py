@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from rallypoint.core.watch.names import brief_ranks
 
 SAME_S = 5.0
-"""Equal lines of two ranks that came so near to each other are one."""
+"""The time in seconds within which equal lines of two ranks are folded into one."""
 _ESCAPES = re.compile(r"\x1b(\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])")
 
 
@@ -19,7 +19,7 @@ class WorkerLine(Struct, frozen=True):
     """A line that one worker wrote."""
 
     at: float
-    """When it came, by any clock."""
+    """The arrival time, by any clock."""
     rank: int
     text: str
 
@@ -28,13 +28,16 @@ class LineGroup(Struct, eq=False):
     """A line, and the ranks that wrote it."""
 
     at: float
-    """When the first of them did."""
+    """The time of the first of these lines."""
     text: str
     ranks: set[int] = field(default_factory=set)
 
 
 def fold_lines(lines: Iterable[WorkerLine]) -> list[LineGroup]:
-    """In the order in which they came. A line that one rank writes twice is there twice."""
+    """Fold equal lines of several ranks, in the order of arrival.
+
+    A line that one rank writes twice stays twice.
+    """
     found: list[LineGroup] = []
     by_text: dict[str, deque[LineGroup]] = {}
     for line in sorted(lines, key=lambda line: line.at):  # Those of one time keep their order.
@@ -51,9 +54,9 @@ def fold_lines(lines: Iterable[WorkerLine]) -> list[LineGroup]:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of what a worker wrote, without colours and without empty ones.
+    """Return the lines of a worker's output, without colours and empty lines.
 
-    Of those that it drew anew the last state.
+    A line that was redrawn is there in its last state.
     """
     found = []
     for line in _ESCAPES.sub("", text).split("\n"):
@@ -64,5 +67,5 @@ def lines_of(text: str) -> list[str]:
 
 
 def log_lines(groups: Iterable[LineGroup]) -> list[str]:
-    """Return each behind the ranks that wrote it: `[0-63] epoch 3 done`."""
+    """Return each line after the ranks that wrote it: `[0-63] epoch 3 done`."""
     return [f"[{brief_ranks(group.ranks)}] {group.text}" for group in groups]

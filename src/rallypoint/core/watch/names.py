@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 _BRIEF_MAX = 30
-"""The characters of ranks that are no row."""
+"""The most characters of a list of ranks that is not a range."""
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 
 
@@ -16,10 +16,9 @@ def fold_names(node_ids: Iterable[str]) -> str:
 
 
 def fold_words(node_ids: Iterable[str], ranges_max: int | None = None) -> list[tuple[str, int]]:
-    """Return the words of `fold_names`, and the number of names that each stands for.
+    """Return the words of `fold_names`, each with the number of names that it stands for.
 
-    `ranges_max`: the most numbers and ranges of numbers in one word; the rest is left out, and not
-    counted.
+    `ranges_max` limits the numbers and ranges in one word; the rest is left out, and not counted.
     """
     stems: dict[str, list[tuple[int, str]]] = {}
     others: list[str] = []
@@ -55,9 +54,11 @@ def _ranges(numbers: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
 
 
 def gaps_in_names(node_ids: Iterable[str]) -> list[str]:
-    """Return the numbers that are left out where all names are one word and a number.
+    """Return the gaps in the numbers of names that are one word and a number.
 
-    `n1, n3` lack `n2`. O(number of names).
+    O(number of names).
+
+    `n1, n3` lack `n2`.
     """
     numbers: dict[int, str] = {}
     stem = None
@@ -77,7 +78,7 @@ def gaps_in_names(node_ids: Iterable[str]) -> list[str]:
 
 
 def rank_names(ranks: Iterable[int], gap: str = ",") -> str:
-    """`0-30,32-63`."""
+    """Return ranks as ranges: `0-30,32-63`."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:

@@ -1,6 +1,8 @@
-"""The progress of one node's workers, as its heartbeats tell it. Pure data, of constant size.
+"""The progress of one node's workers, as its heartbeats report it.
 
-So the coordinator knows of the whole job.
+Pure data.
+
+It has constant size, so that the coordinator knows the progress of the whole job.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from rallypoint.core.round_record import PHASES
 
 
 class NodeProgress(Struct, frozen=True, array_like=True):
-    """The workers of one node in its newest round, at the time of sending.
+    """The progress of one node's workers in its newest round, at the time of sending.
 
     Times are seconds; None: not yet, or not known.
     """
@@ -22,18 +24,18 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     running_s: float | None = None
     """Since the processes of all workers were started."""
     rendezvous_s: float | None = None
-    """From asking for the round to the order to start its workers."""
+    """The time from asking for the round to the order to start its workers."""
     spawn_s: float | None = None
     first_output_s: float | None = None
-    """After they were started, as `first_progress_s`."""
+    """The time after the workers' start, as `first_progress_s`."""
     first_progress_s: float | None = None
     furthest: int = -1
     """The largest step that a worker of this node has reported; -1: none."""
     quiet_s: float | None = None
-    """Since the newest report of any of them."""
+    """The time since the newest report of any of them."""
     step: int = -1
-    """The step of the worker that is behind, its global rank, and the time since its last
-    report."""
+    """The step of the worker that is furthest behind; then its global rank, and the time since its
+    last report."""
     rank: int = 0
     silent_s: float | None = None
     total: int = -1
@@ -41,20 +43,21 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     loss: float | None = None
     tokens: int = -1
     saved: int = -1
-    """The step of the newest checkpoint that workers have told of."""
+    """The step of the newest checkpoint that workers have reported."""
     unmatched: str = ""
-    """Said by the node whose workers should print what `--progress-pattern` reads, once no line of
-    theirs has ever matched: which pattern, for how long, and what they wrote."""
+    """The message of a node whose output `--progress-pattern` should match, if no line has ever
+    matched: the pattern, the time, and a sample of the output."""
     cant_log: str = ""
     """Why a log file of a worker of this round can't be written; empty: all can."""
 
     in_phase: str = ""
     """The phase of one of its workers, by the script's name; empty: none is in one."""
     phase_left_s: float | None = None
-    """How long that may go on, if `--hang-timeout` says so: meanwhile others may wait for it."""
+    """The seconds that the phase may still last by `--hang-timeout`, in which others may wait for
+    it."""
 
     def later(self, seconds: float) -> NodeProgress:
-        """Return the same, so many seconds after it was said."""
+        """Return the progress as it is `seconds` after the report."""
         return replace(
             self,
             running_s=_plus(self.running_s, seconds),
@@ -70,7 +73,7 @@ class NodeProgress(Struct, frozen=True, array_like=True):
 
     @property
     def news(self) -> tuple[object, ...]:
-        """The values that differ between two reports when there is news to tell."""
+        """The values that differ between two reports when there is news."""
         ages = self.running_s is None, self.first_output_s, self.first_progress_s
         steps = self.furthest, self.step, self.rank, self.loss, self.saved
         return self.stamp, ages, steps, self.unmatched, self.cant_log, self.in_phase

@@ -1,11 +1,11 @@
-"""The questions that a person may ask a job's coordinator. Pure data.
+"""The questions that a person may ask a job's coordinator.
 
-On a connection of their own: `Ask` instead of `Attach`, answered by `Answer`s.
+Pure data.
 
-An answer is one or several values of JSON, cut into pieces that fit into a frame: what people and
-their programs read changes more often than what nodes say to each other, and is read by
-`job_view.py`, which says what it means. A question that follows something is answered again
-and again until the person hangs up or the job has ended.
+Each has its own connection: `Ask` instead of `Attach`, answered by `Answer`s. An answer is one or
+several JSON values, cut into pieces that fit into a frame. Their content changes more often than
+the messages between nodes; `job_view.py` defines it. A question with `follow` is answered again and
+again until the person hangs up or the job has ended.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PIECE_BYTES = 48 * 1024
 
 
 ALL_JOBS = "\0jobs"
-"""The name for which a person proves the token who asks about all jobs of a coordinator. No job can
-have it: so a job's token does not open it."""
+"""The name for which the token is proved in a question about all jobs of a coordinator. No job can
+have it, so a job's token does not suffice."""
 
 
 DRAINED = "it was drained (rallypoint drain)"
-"""Why a node leaves that a person wants to leave."""
+"""The reason for the leave of a node that a person drains."""
 
 
 class Subject(Enum):
@@ -34,10 +34,10 @@ class Subject(Enum):
     JOBS = "jobs"
     """`JobLine`s: of all jobs that the coordinator hosts."""
     EVENTS = "events"
-    """`HistoryEntry`s after the number `after`, and with `follow` those that come."""
+    """`HistoryEntry`s after the number `after`, and with `follow` the later ones."""
     CHECKPOINT = "checkpoint"
-    """No question, as the next ones: that the workers save a checkpoint. Answered by sentences, the
-    last one when it is done."""
+    """A request, as the next ones: the workers save a checkpoint. Answered by sentences, the last
+    one when it is done."""
     RESTART = "restart"
     """A request to end the round and begin another one, at no cost to the budget."""
     CANCEL = "cancel"
@@ -53,9 +53,10 @@ class Subject(Enum):
     STACKS = "stacks"
     """The stacks of workers now: `Gathered`s of their nodes (`collection_messages.py`)."""
     LOGS = "logs"
-    """The newest lines that workers wrote, and with `follow` those that come: `Gathered`s."""
+    """The newest lines of workers' output, and with `follow` the later ones: `Gathered`s."""
     MORE = "more"
-    """A value of what is gathered was taken, and another one may be sent. It has no answer."""
+    """The acknowledgement of a `Gathered` value, after which another one may be sent. It has no
+    answer."""
 
 
 class Said(Struct, frozen=True):
@@ -66,7 +67,7 @@ class Said(Struct, frozen=True):
 
 
 class RankRange(Struct, frozen=True, array_like=True):
-    """Ranks of workers, from the first to the last one."""
+    """A range of workers' ranks, both ends included."""
 
     first: int
     last: int
@@ -80,38 +81,38 @@ class ReadTo(Struct, frozen=True, array_like=True):
 
     rank: int
     stream: int
-    """1 stdout, 2 stderr."""
+    """The stream: 1 for stdout, 2 for stderr."""
     round: int
     position: int
-    """Bytes since the beginning of the stream."""
+    """The number of bytes since the beginning of the stream."""
 
 
 READ_MAX = 800
-"""The most of these that fit into a person's question."""
+"""The most read positions that fit into a question."""
 
 
 class Ask(Struct, frozen=True, array_like=True, tag=24):
-    """A person asks this."""
+    """A person's question or request."""
 
     subject: Subject
     after: int = 0
     follow: bool = False
     ranks: tuple[RankRange, ...] = ()
-    """Only of these workers and `nodes`; both empty: of all."""
+    """The workers that the question is about, besides those of `nodes`; both empty: all."""
     nodes: tuple[str, ...] = ()
     newest: int = 0
     """The number of the newest lines of each worker to begin with,."""
     read: tuple[ReadTo, ...] = ()
-    """or what comes after these positions, if the round is still that one."""
+    """The positions after which output is wanted, if the round is still the same."""
     incarnation: int = 0
-    """The life of the job that they are of, or in which `asked_in` is a round."""
+    """The life of the job that the positions, or `asked_in`, belong to."""
     release: str = ""
-    """The version of Rallypoint that asks; empty: it is older than this field."""
+    """The version of Rallypoint of the command; empty: older than this field."""
     asks: bool = False
-    """If the job ends with the node, only say so (`DrainAnswer.ends_job`): a person decides."""
+    """Whether to ask the person first if the job ends with the node (`DrainAnswer.ends_job`)."""
     asked_in: int | None = None
-    """The round in which this request was made before, where the answer was lost: what was begun
-    then is not done twice. None: it is made for the first time."""
+    """The round in which this request was made before, if its answer was lost, so that it is not
+    carried out twice. None: it is made for the first time."""
 
     def means(self, node_id: str, first: int, workers: int) -> bool:
         """Return whether the question is about the workers of this node.
@@ -124,12 +125,12 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
 
     @property
     def node(self) -> str:
-        """The node of a request about one; empty: there is none."""
+        """The node of a request about a node; else empty."""
         return self.nodes[0] if self.nodes else ""
 
     @property
     def is_wish(self) -> bool:
-        """Something is to be done."""
+        """Whether it is a request to change something."""
         return self.subject in (
             Subject.CHECKPOINT,
             Subject.RESTART,
@@ -152,10 +153,10 @@ class Answer(Struct, frozen=True, array_like=True, tag=17):
     is_whole: bool
     """Whether this part ends a value."""
     is_last: bool
-    """No other value follows."""
+    """Whether no other value follows."""
     refusal: str = ""
-    """Instead of an answer: one sentence."""
+    """The reason of a refusal, one sentence, in place of an answer."""
     is_final: bool = True
     """False: of a coordinator that does not host the job, or not yet."""
     recovers: bool = False
-    """The coordinator has taken the job over, and will know soon which workers run."""
+    """Whether the coordinator has just taken the job over, and will know soon which workers run."""

@@ -1,4 +1,4 @@
-"""Stretches of a job's time, each with what it was spent on. Pure."""
+"""Segments of a job's time, each of one kind. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Spending(Enum):
 
 
 Sums = dict[tuple[Spending, str], float]
-"""Seconds by kind and cause."""
+"""The seconds by kind and cause."""
 
 
 class Segment(Struct):
@@ -46,9 +46,9 @@ class Segment(Struct):
 def relabelled(
     segments: list[Segment], known: Segment, only: Collection[Spending]
 ) -> list[Segment]:
-    """Return the same time with another kind for a part.
+    """Return the segments with the kind of a part corrected.
 
-    That of `known` was spent so, where it was taken for one of `only`.
+    The time of `known` gets its kind, where it has one of the kinds in `only`.
     """
     cut: list[Segment] = []
     for segment in segments:
@@ -65,6 +65,6 @@ def relabelled(
 
 
 def add(sums: Sums, segment: Segment) -> None:
-    """Count this one too."""
+    """Add the segment to the sums."""
     key = (segment.spending, segment.cause)
     sums[key] = sums.get(key, 0.0) + segment.seconds

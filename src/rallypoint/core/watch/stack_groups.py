@@ -24,15 +24,15 @@ class StackFrame(Struct, frozen=True):
 
 
 class Thread(Struct, frozen=True):
-    """The newest call first."""
+    """The stack of a thread, the newest call first."""
 
     name: str
-    """Empty: it has none."""
+    """The name of the thread; empty: it has none."""
     frames: tuple[StackFrame, ...]
 
 
 class StackGroup(Struct, frozen=True):
-    """Workers that do the same."""
+    """Workers with equal stacks."""
 
     ranks: tuple[int, ...]
     threads: tuple[Thread, ...]
@@ -40,9 +40,9 @@ class StackGroup(Struct, frozen=True):
 
 
 def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
-    """Group the workers with equal stacks, by rank what its agent has told.
+    """Group the workers with equal stacks; the texts are by rank.
 
-    The smallest group comes first, of equal ones that with the lowest rank.
+    The smallest group comes first; of equally large ones that with the lowest rank.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, text in sorted(stacks.items()):
@@ -52,10 +52,7 @@ def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
 
 
 def threads_of(text: str) -> tuple[Thread, ...]:
-    """Return the threads in a text that Python's faulthandler writes.
-
-    Or in one line of another kind.
-    """
+    """Return the threads in a text of Python's faulthandler, or in a single other line."""
     threads: list[Thread] = []
     for block in reversed(_blocks(text)):
         head = _HEAD.fullmatch(block[0])
@@ -68,10 +65,9 @@ def threads_of(text: str) -> tuple[Thread, ...]:
 
 
 def _key(text: str) -> tuple[str, ...]:
-    """Equal for stacks that mean the same.
+    """Return a key that is equal for equivalent stacks.
 
-    The order of the threads but the last one, which is the main thread, is that in which they
-    happen to be found.
+    The order of the threads is accidental, except that the last one is the main thread.
     """
     blocks = ["\n".join(block) for block in _blocks(_NUMBERS.sub("#", text))]
     return (*sorted(blocks[:-1]), *blocks[-1:])

@@ -1,4 +1,6 @@
-"""Facts about the rounds of a job, one after the other: formed, ended, judged. Pure data.
+"""The changes of a job's rounds, one after the other: formed, ended, judged.
+
+Pure data.
 
 One message may end a round, form the next and end that, too: a node that comes back as another
 agent, or reports that waited for a takeover. The job's state shows only the last of these, so the
@@ -14,7 +16,7 @@ from msgspec import Struct
 from rallypoint.core.model import Cause, EndReason
 
 TURNS_MAX = 64
-"""The largest number that a job keeps for a history that does not take them."""
+"""The most changes that a job keeps for a history that does not take them."""
 
 
 class RoundFormed(Struct, frozen=True):
@@ -27,12 +29,12 @@ class RoundFormed(Struct, frozen=True):
 
 
 class RoundEnded(Struct, frozen=True):
-    """The job has told the nodes of this round to stop their workers."""
+    """The job has ordered the nodes of this round to stop their workers."""
 
     round: int
     reason: EndReason
     is_hang: bool
-    """A worker made no progress."""
+    """Whether a worker made no progress."""
 
 
 class RoundJudged(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""How a program says which etcd it uses, for the classes that torch has as well.
+"""The client that names an etcd cluster, for the classes that torch has as well.
 
 client = EtcdClient("e1:2379,e2:2379,e3:2379", user="me", password_file="password")
 backend = EtcdRendezvousBackend(client, "my-job")
@@ -19,7 +19,7 @@ from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import FIELDS, read_etcd
 
 _IDLE = 4
-"""The number of connections that are kept while nobody uses them."""
+"""The number of idle connections that are kept open."""
 
 
 class EtcdClient:
@@ -50,7 +50,7 @@ class EtcdClient:
 
     @contextmanager
     def gateway(self) -> Iterator[Gateway]:
-        """Yield a connection for this thread alone, for as long as it needs it."""
+        """Yield a connection that only this thread uses within the block."""
         if self._pid != os.getpid():  # Those of the parent process are its own.
             self._idle, self._pid = deque(maxlen=_IDLE), os.getpid()
         try:

@@ -1,7 +1,8 @@
-"""One lease of etcd for all keys of a run: they end together, `ttl` seconds after its last node.
+"""One etcd lease for all keys of a run, which expire together.
 
-It is found by a key that is on it. Whoever finds none asks etcd for one; of two that do so at once,
-the second gives its own back.
+They expire `ttl` seconds after the last node of the run has gone. The lease is found by a key that
+is attached to it. A node that finds none asks etcd for a lease; if two nodes do so at once, the
+second one revokes its own.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from rallypoint.register.etcd.backend import if_unchanged
 from rallypoint.register.etcd.gateway import encoded
 
 TTL_S = 7200
-"""Torch's."""
+"""Torch's default for the ttl, in seconds."""
 KEPT_ALIVE = 3
-"""The number of renewals in a ttl."""
+"""The number of renewals in one ttl."""
 
 
 class CommonLease:
-    """For any thread. It does nothing by itself: it is kept alive when it is asked for."""
+    """The common lease of a run. For any thread. It is renewed only when `number` is called."""
 
     def __init__(self, client: EtcdClient, key: str, ttl: float | None = None) -> None:
         """`ttl`: seconds; None: two hours.
@@ -35,7 +36,7 @@ class CommonLease:
         self._number, self._kept_at = 0, 0.0
 
     def number(self) -> int:
-        """Return the number by which etcd knows it. Raises as `EtcdClient.call`."""
+        """Return the id of the lease in etcd. Raises as `EtcdClient.call`."""
         now = time.monotonic()
         if not self._number or now - self._kept_at >= self._ttl_s / KEPT_ALIVE:
             if not self._lasts(self._number):
@@ -44,11 +45,11 @@ class CommonLease:
         return self._number
 
     def has_ended(self) -> None:
-        """Etcd says so: all keys of the run are gone, and another one is needed."""
+        """Note that the lease has expired: all keys of the run are gone."""
         self._number = 0
 
     def _lasts(self, number: int) -> bool:
-        """Return whether it was still there; then it is kept alive."""
+        """Keep the lease alive, and return whether it still existed."""
         if not number:
             return False
         answer = self._client.call("/v3/lease/keepalive", {"ID": str(number)})

@@ -103,10 +103,10 @@ def _queue(destination: str) -> BoundedQueue[Event] | None:
 
 @atexit.register
 def flush_events() -> None:
-    """Let every handler have what was recorded, and close it.
+    """Pass all recorded events to their handlers, and close the handlers.
 
-    What is recorded later opens it again. Blocks, at most 2 s for each handler. Called when the
-    process ends.
+    A later event opens its handler again. Called when the process ends. Blocks for at most 2 s for
+    each handler.
     """
     with _lock:
         mine = [key for key in _queues if key[0] == os.getpid()]

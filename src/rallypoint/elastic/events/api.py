@@ -1,4 +1,4 @@
-"""The types of events."""
+"""The classes of events."""
 
 from __future__ import annotations
 

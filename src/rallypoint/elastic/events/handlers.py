@@ -1,4 +1,4 @@
-"""Where events go, by name."""
+"""The handlers of events, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request of a program for a job, in torch's vocabulary, and its meaning in ours."""
+"""Launching a job from a program, in torch's vocabulary."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ NO_TIMEOUT = -1
 _APART = frozenset(
     {"--logs-specs", "--monitor-interval", "--preload", "--shutdown-timeout", "--start-method"}
 )
-"""The options whose parameter is no text, or has a default of its own."""
+"""The options whose parameter is not a text, or has a different default."""
 _NAMES = {"--rdzv-id": "run_id"}
-"""The parameters that are not named after their options."""
+"""The parameters whose names differ from those of their options."""
 
 
 @dataclass
@@ -186,7 +186,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
 
 
 def _scanned(config: LaunchConfig) -> Scanned:
-    """Return what the program gave, by the options that say the same."""
+    """Return the program's parameters as the values of the equivalent options."""
     least, most = config.min_nodes, config.max_nodes
     given = {"--nnodes": Given(f"{least}:{most}", f"min_nodes={least!r}, max_nodes={most!r}")}
     for row in FLAGS.values():
@@ -227,7 +227,7 @@ def _conf(config: LaunchConfig) -> dict[str, Given]:
 
 
 def _rendezvous(config: LaunchConfig, reading: Reading) -> RendezvousConfig:
-    """Note that a handler gets its parameters as they are."""
+    """Return the rendezvous settings, in which a plug-in's parameters are unchanged."""
     made = reading.rendezvous
     if made.handler is None:
         return made
@@ -240,7 +240,7 @@ def _configs(config: LaunchConfig) -> dict[str, Any]:
 
 
 def _graces(config: LaunchConfig) -> dict[str, float]:
-    """Return the grace that a program has chosen holds for every stop."""
+    """Return the graces: a `shutdown_timeout` that the program gave applies to every stop."""
     chosen, row = config.shutdown_timeout, FLAGS["--shutdown-timeout"]
     if chosen is None:
         return {}
@@ -305,10 +305,10 @@ def launch_agent(
 
 
 async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> dict[int, Any]:
-    """Return the same for a running loop, which is not blocked.
+    """Run a job as `elastic_launch` does, without blocking the running event loop.
 
-    Signals are left to the program; cancelling this cancels the job, and returns when its workers
-    are gone.
+    The program handles signals itself. Cancelling this coroutine cancels the job, and returns when
+    its workers are gone.
     """
     settings = agent_config(config, entrypoint, args)
     embedding, name = Embedding(), entrypoint_name(entrypoint, args)

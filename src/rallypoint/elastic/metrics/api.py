@@ -1,4 +1,4 @@
-"""Streams of numbers, and decorators that measure functions."""
+"""Streams of metric values, and decorators that measure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MetricsConfig:
 
 
 class ConsoleMetricHandler(MetricHandler):
-    """A line on stdout for each number."""
+    """A handler that prints a line on stdout for each value."""
 
     def emit(self, metric_data: MetricData) -> None:
         answer(
@@ -41,14 +41,15 @@ class ConsoleMetricHandler(MetricHandler):
 
 
 def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
-    """Whole milliseconds since a time of `time.time()`."""
+    """Return the whole milliseconds since a time of `time.time()`."""
     return int((time.time() - start_time_in_seconds) * 1000)
 
 
 class MetricStream:
-    """The numbers of one group, for `handler`.
+    """The stream of one group's values.
 
-    Without one, for that of the group, also when it is configured later.
+    Values go to `handler`. Without one they go to the group's handler, even one that is configured
+    later.
     """
 
     def __init__(self, group_name: str, handler: MetricHandler | None = None) -> None:
@@ -56,16 +57,16 @@ class MetricStream:
 
     @property
     def handler(self) -> MetricHandler:
-        """The handler that gets them now."""
+        """The handler that gets the values at present."""
         return handler_of(self.group_name) if self._handler is None else self._handler
 
     def add_value(self, metric_name: str, metric_value: int | float) -> None:
-        """Pass one to the handler, dated now."""
+        """Pass a value with the present time to the handler."""
         self.handler.emit(metric_now(self.group_name, metric_name, metric_value))
 
 
 def get_stream(group: str) -> MetricStream:
-    """Return the numbers of this group."""
+    """Return the stream of this group."""
     return MetricStream(group)
 
 
@@ -74,18 +75,18 @@ getStream = get_stream  # noqa: N816
 
 
 def put_metric(metric_name: str, metric_value: int | float, metric_group: str = GROUP) -> None:
-    """Pass one number to the group's handler. Raises what that raises."""
+    """Pass one value to the group's handler. Raises what the handler raises."""
     get_stream(metric_group).add_value(metric_name, metric_value)
 
 
 @overload
 def prof(fn: Callable[_P, _R], group: str = GROUP) -> Callable[_P, _R]:
-    """`@prof`."""
+    """Measure the function, as the decorator `@prof`."""
 
 
 @overload
 def prof(fn: None = None, group: str = GROUP) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """`@prof(group=...)`."""
+    """Return a decorator that measures a function for a group: `@prof(group=...)`."""
 
 
 def prof(

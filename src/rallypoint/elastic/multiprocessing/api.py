@@ -1,7 +1,7 @@
 """Start the processes of one node, wait for them and end them, with torch's signatures.
 
-The program's threads block, and an event loop in a thread of its own looks after the processes:
-nothing is polled. That thread has forked them, so they are killed when the program dies.
+The calling threads block, and an event loop in another thread supervises the processes without
+polling. That thread has forked them, so they are killed when the program dies.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def get_std_cm(
 
 
 class _Gate:
-    """Is closed until a thread opens it, once.
+    """A one-shot gate: closed until a thread opens it.
 
-    Unlike an event or a future it may be waited for where a signal raises: that may happen within
-    their conditions, whose locks then stay held for good. `Thread.join` of Python 3.11 takes the
-    thread for ended then.
+    Unlike an event or a future it may be waited for where a signal handler raises: that may happen
+    within their conditions, whose locks then stay held. In that case `Thread.join` of Python 3.11
+    takes the thread for ended.
     """
 
     def __init__(self) -> None:
@@ -131,12 +131,15 @@ class _Gate:
         self._lock.acquire()
 
     def open(self) -> None:
-        """Let all pass who wait. Call once."""
+        """Open the gate for all threads that wait. Call once."""
         self.is_open = True
         self._lock.release()
 
     def wait(self, timeout_s: float = -1.0) -> bool:
-        """Block until it is open, but not longer than this (negative: no limit); whether it is."""
+        """Block until the gate is open or `timeout_s` is over (negative: no limit).
+
+        Return whether it is open.
+        """
         ends_at = math.inf if timeout_s < 0 else time.monotonic() + timeout_s
         while not self.is_open and (left_s := ends_at - time.monotonic()) > 0:
             # If a signal raises between these two calls, others find the gate open a second later.
@@ -194,7 +197,7 @@ class PContext(ABC):
 
     @property
     def nprocs(self) -> int:
-        """How many processes."""
+        """The number of processes."""
         return len(self.envs)
 
     @property
@@ -204,22 +207,28 @@ class PContext(ABC):
 
     @property
     def stderrs(self) -> dict[int, str]:
-        """The same for stderr."""
+        """The file of each process's stderr, by local rank; only where stderr goes to a file."""
         return {rank: self._dest.stderrs.get(rank, "") for rank in self.envs}
 
     @property
     def filtered_stdout(self) -> str:
-        """The file of the lines that match `duplicate_stdout_filters`; empty: there is none."""
+        """The file of the stdout lines that match `duplicate_stdout_filters`.
+
+        Empty without filters.
+        """
         return self._dest.filtered_stdout
 
     @property
     def filtered_stderr(self) -> str:
-        """The same for stderr."""
+        """The file of the stderr lines that match `duplicate_stderr_filters`.
+
+        Empty without filters.
+        """
         return self._dest.filtered_stderr
 
     @property
     def error_files(self) -> dict[int, str]:
-        """Where each process leaves its traceback; empty without files."""
+        """The error file of each process, by local rank; empty without files."""
         return {rank: self._dest.error_files.get(rank, "") for rank in self.envs}
 
     @abstractmethod
@@ -268,12 +277,13 @@ class PContext(ABC):
         return dict(enumerate(self._supervision.pids))
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
-        """End all that still runs. Returns when nothing is left. Safe to repeat.
+        """End all running processes, and return when none is left.
 
-        The signal (SIGTERM), `timeout` seconds for all together, then SIGKILL; at the latest 5 s
-        after that.
+        Safe to repeat.
 
-        What ends by this is neither a failure nor a success.
+        Sends the signal (SIGTERM by default), gives all of them together `timeout` seconds, and
+        then sends SIGKILL; returns at the latest 5 s after that. A process that this ends counts
+        neither as failed nor as succeeded.
         """
         number = signal.SIGTERM if death_sig is None else death_sig
         if self._thread.ident is None:
@@ -327,7 +337,7 @@ class PContext(ABC):
 
 
 class MultiprocessContext(PContext):
-    """The workers of a function; see `start_processes`."""
+    """The context of workers that run a function; see `start_processes`."""
 
     def __init__(
         self,
@@ -373,7 +383,7 @@ class MultiprocessContext(PContext):
 
 
 class SubprocessContext(PContext):
-    """The workers of a program; see `start_processes`."""
+    """The context of workers that run a program; see `start_processes`."""
 
     def __init__(
         self,
@@ -411,7 +421,10 @@ class SubprocessContext(PContext):
 def _forks(
     call: FunctionCall, environs: Sequence[Mapping[str, str]], results: ResultFiles
 ) -> list[WorkerCommand]:
-    """Return the function in forks of this process, which have its descriptors, too."""
+    """Return the commands that run the function in forks of this process.
+
+    The forks inherit its descriptors.
+    """
     from rallypoint.process.prepared.bootstrap import run_call
 
     commands, fds = [], open_fds()
@@ -468,14 +481,14 @@ def _check_start_method(start_method: str) -> None:
 
 
 _held: list[int] | None = None
-"""The signals that came while none may raise; None: they may."""
+"""The signals that arrived while they were held back; None: signals are not held back."""
 
 
 @contextmanager
 def _signals_are_held() -> Iterator[None]:
-    """Yield the first signal that comes meanwhile raises at the end.
+    """Hold signals back within the block; the first one raises at its end.
 
-    For the main thread; in any other nothing changes.
+    Works in the main thread; in any other thread nothing changes.
     """
     global _held
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Send a stream of this process to a file, whatever in it writes: Python, C, children."""
+"""Redirect stdout or stderr of this process to a file, for Python, C code and child processes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def redirect(std: str, to_file: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def redirect_stdout(to_file: str) -> Iterator[None]:
-    """Have all that is written to stdout in this block written to the file, which is emptied first.
+    """Redirect stdout to a file, which is emptied first, within the block. Raises OSError.
 
-    For the whole process, all of its threads, and what it starts; also where a program has put
-    another stream in the place of `sys.stdout`, as pytest and the kernel of a notebook do. May be
-    nested. Raises OSError.
+    Applies to the whole process, to all of its threads and to the processes that it starts. Applies
+    also where a program has replaced `sys.stdout`, as pytest and a notebook's kernel do. May be
+    nested.
     """
     with _redirected(1, "stdout", to_file):
         yield
@@ -48,7 +48,7 @@ def redirect_stdout(to_file: str) -> Iterator[None]:
 
 @contextmanager
 def redirect_stderr(to_file: str) -> Iterator[None]:
-    """Yield the same for stderr."""
+    """Redirect stderr to a file within the block, as `redirect_stdout` does for stdout."""
     with _redirected(2, "stderr", to_file):
         yield
 
@@ -73,7 +73,7 @@ def _redirected(fd: int, name: str, path: str) -> Iterator[None]:
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """Return the descriptor of this stream; None: it writes to none."""
+    """Return the file descriptor of this stream; None if it has none."""
     try:
         return None if stream is None else stream.fileno()
     except (OSError, ValueError, AttributeError):
@@ -82,7 +82,7 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 @contextmanager
 def _replaced(name: str, before: TextIO, fd: int) -> Iterator[None]:
-    """Have Python's own stream of this name write there. The descriptor is closed in the end."""
+    """Have Python's stream of this name write to the descriptor, which is closed at the end."""
     with os.fdopen(fd, "w", 1, "utf-8", "backslashreplace") as here:
         setattr(sys, name, here)
         try:
@@ -93,7 +93,7 @@ def _replaced(name: str, before: TextIO, fd: int) -> Iterator[None]:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Write out what Python and C hold back, which belongs to where the stream goes now."""
+    """Flush the buffers of Python and C, whose content belongs to the present destination."""
     if stream is not None:
         try:
             stream.flush()

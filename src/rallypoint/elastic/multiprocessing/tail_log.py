@@ -104,7 +104,7 @@ class TailLog:
 
 
 class _Followed:
-    """A file that may not be there yet."""
+    """A log file that may not exist yet."""
 
     def __init__(self, path: str, prefix: str) -> None:
         self.prefix, self.lines = prefix, LineAssembler(b"")
@@ -112,7 +112,7 @@ class _Followed:
         self._file: io.FileIO | None = None
 
     def read(self) -> bytes:
-        """Return what was appended since, at most a piece of it."""
+        """Return the bytes that were appended since the last read, with a limit."""
         if self._file is None:
             try:
                 self._file = io.FileIO(self._path)

@@ -1,4 +1,4 @@
-"""How the nodes of a job agree on which of them take part, as a library with torch's vocabulary."""
+"""The agreement of a job's nodes on which of them take part, with torch's vocabulary."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ Unsubscribe = Callable[[], None]
 
 
 class RendezvousStoreInfo:
-    """Where the workers' own store of this round is: on the node of rank 0."""
+    """The address of the workers' store of this round, on the node of rank 0."""
 
     MASTER_ADDR_KEY = "MASTER_ADDR"
     MASTER_PORT_KEY = "MASTER_PORT"
@@ -122,17 +122,17 @@ class RendezvousInfo:
 
     @property
     def rank(self) -> int:
-        """The rank of this node among the nodes."""
+        """The rank of this node among the nodes of the round."""
         return self._rank
 
     @property
     def world_size(self) -> int:
-        """How many nodes take part."""
+        """The number of nodes in the round."""
         return self._world_size
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo | None:
-        """Where the workers' store is; None if the handler has no opinion."""
+        """The address of the workers' store; None if the handler does not provide one."""
         return self._bootstrap_store_info
 
     def __iter__(self) -> Iterator[Any]:
@@ -143,7 +143,7 @@ class RendezvousInfo:
 
 
 class LazyRendezvousInfo(RendezvousInfo):
-    """The same, with a store that is connected to when it is first asked for, which may block."""
+    """The outcome of a round, whose store connects at its first use, which may block."""
 
     def __init__(
         self,
@@ -168,11 +168,11 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_backend(self) -> str:
-        """Return the name under which it is registered."""
+        """Return the name under which the handler is registered."""
 
     @property
     def use_agent_store(self) -> bool:
-        """A store for the workers listens at `bootstrap_store_info`, for all of this round."""
+        """Whether a store for the workers listens at `bootstrap_store_info` in this round."""
         return False
 
     @abstractmethod
@@ -201,7 +201,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """Return the job."""
+        """Return the run id of the job."""
 
     @abstractmethod
     def shutdown(self) -> bool:
@@ -213,7 +213,7 @@ class RendezvousHandler(ABC):
     def wait_for_change(self, timeout: float | None = None) -> bool:
         """Block until this node's round is over or the job is closed, at most `timeout` seconds.
 
-        Whether something happened. Handlers of others are polled.
+        Returns whether one of them has happened. Handlers of other packages are polled.
         """
         import time
 
@@ -226,10 +226,10 @@ class RendezvousHandler(ABC):
         return True
 
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call `callback` from some thread, soon after each change that ends `wait_for_change`.
+        """Call `callback` from some thread soon after each change that ends `wait_for_change`.
 
-        It must not block; what it raises is logged. Returns what ends the subscription. Raises
-        NotImplementedError where a handler can only be polled.
+        The callback must not block; an exception that it raises is logged. Returns a function that
+        ends the subscription. Raises NotImplementedError where a handler can only be polled.
         """
         raise NotImplementedError(f"{type(self).__name__} can only be polled")
 
@@ -239,7 +239,9 @@ _FALSE = ("0", "false", "f", "no", "n")
 
 
 class RendezvousParameters:
-    """How to make a handler. `config` has what only some backends know.
+    """The parameters of a handler.
+
+    `config` has keys of particular backends.
 
     Raises ParameterError (a ValueError) for an empty backend name and for impossible node counts.
     """
@@ -317,7 +319,7 @@ _BUILT_IN = {
     "etcd": ("etcd_rendezvous_backend", "create_handler_from"),
     "static": ("static_tcp_rendezvous", "create_static_handler_from"),
 }
-"""Name -> the module, which is imported when it is asked for, and its function."""
+"""The module and the function for each built-in backend; the module is imported on first use."""
 
 
 class RendezvousHandlerRegistry:
@@ -386,10 +388,7 @@ class RendezvousHandlerRegistry:
         )
 
     def registered(self) -> list[str]:
-        """Return the names that this process has registered.
-
-        And those of packages that it has used.
-        """
+        """Return the names of handlers that this process registered or loaded from packages."""
         return sorted(self._creators)
 
 
@@ -411,6 +410,6 @@ def _built_in(backend: str) -> RendezvousHandlerCreator | None:
 
 
 rendezvous_handler_registry = RendezvousHandlerRegistry()
-"""The registry of this process."""
+"""The registry of handlers in this process."""
 handler_registry = rendezvous_handler_registry
-"""The other name of the registry in torch."""
+"""Torch's second name of the registry."""

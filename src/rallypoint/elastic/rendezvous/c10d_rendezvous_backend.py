@@ -58,13 +58,13 @@ KEPT_ANNOUNCEMENTS = 32
 FIRST_POLL_S = 0.005
 LONGEST_POLL_S = 0.1
 POLL_SLICE_S = 0.25
-"""After a handler was stopped, the store may still be asked for so long."""
+"""The longest wait of one request, in seconds: a stopped handler's last one may run for so long."""
 _ABSENT = b"\x00rallypoint: no such key\x00"
 _NAME_BYTES = 40
 
 
 class C10dRendezvousBackend(RendezvousBackend):
-    """The state of one run id in `store`, which may be used for other things too."""
+    """The state of one run id in `store`, which may hold other keys too."""
 
     def __init__(self, store: Any, run_id: str) -> None:
         if not run_id:
@@ -92,11 +92,14 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(lambda: self._swap(state, token))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Until the successor of `token` is announced. Raises RendezvousConnectionError."""
+        """Wait until the successor of `token` is announced; return False after `timeout`.
+
+        Raises RendezvousConnectionError.
+        """
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
 
     def stop_waiting(self) -> None:
-        """End the calls of `wait_for_change` that are under way; a later call may wait anew."""
+        """End the running calls of `wait_for_change`; later calls may wait again."""
         waiting, self._waiting = self._waiting, None
         if isinstance(waiting, TCPStore | FileStore):
             waiting.close()
@@ -114,7 +117,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return True
 
     def _poll(self, key: str, timeout_s: float) -> bool:
-        """Torch's clients print a warning whenever a wait of theirs ends without success."""
+        """Poll the key instead of waiting: torch's clients print a warning at each failed wait."""
         ends_at, pause_s = time.monotonic() + min(timeout_s, POLL_SLICE_S), FIRST_POLL_S
         while not self._store.check([key]):
             left_s = ends_at - time.monotonic()
@@ -125,11 +128,11 @@ class C10dRendezvousBackend(RendezvousBackend):
         return True
 
     def set_beat(self, node: str, beat: int) -> None:
-        """Set the counter of a node, under a key of its own."""
+        """Set the heartbeat counter of a node, which has its own key."""
         self._ask(lambda: self._store.set(self._beat_key(node), str(beat)))
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """Return one request for all, where the store can."""
+        """Return the heartbeat counters of the nodes, by one request if the store can."""
         keys = [self._beat_key(node) for node in nodes]
 
         def read() -> list[int]:
@@ -150,7 +153,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(post)
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """At most MAX_JOIN_REQUESTS of them."""
+        """Return the join requests after this number, at most MAX_JOIN_REQUESTS of them."""
 
         def read() -> list[bytes | None]:
             last = int(self._store.add(self._request_key(), 0))
@@ -163,7 +166,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(read)
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """One request for each."""
+        """Delete join requests, each by one request to the store."""
 
         def delete() -> None:
             for number in numbers:
@@ -172,7 +175,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         self._ask(delete)
 
     def delete_beat(self, node: str) -> None:
-        """Delete the key of the node."""
+        """Delete the heartbeat counter of the node."""
         self._ask(lambda: self._store.delete_key(self._beat_key(node)))
 
     def _read(self) -> tuple[bytes, Token] | None:

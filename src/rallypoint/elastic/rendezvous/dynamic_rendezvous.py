@@ -54,8 +54,8 @@ class NodeOptions(Struct, frozen=True):
     """The options of a handler for its own node."""
 
     local_addr: str | None = None
-    """The address by which the others reach this node; None: the address that the store's
-    connection has."""
+    """The address by which the other nodes reach this node; None: the local address of the store's
+    connection."""
     name: str = ""
     """The name that `get_backend` returns, if it is not the backend's own."""
     use_agent_store: bool = True
@@ -64,7 +64,10 @@ class NodeOptions(Struct, frozen=True):
 
 
 class DynamicRendezvousHandler(LoopRendezvousHandler):
-    """One node's handler. `shutdown` when the job is over; `leave` when it continues without it."""
+    """One node's handler for a rendezvous over a shared store.
+
+    Call `shutdown` when the job is over, and `leave` when the job continues without this node.
+    """
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
 
     @property
     def node_id(self) -> str:
-        """How the other nodes name this one."""
+        """The name of this node among the nodes of the job."""
         return self._ref.node_id
 
     @property
@@ -262,7 +265,10 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
     # Within
 
     def _waiting(self, outlook: Outlook) -> int:
-        """Return None for a node that never was in a round."""
+        """Return 1 if nodes wait for another round, else 0.
+
+        0 for a node that was in no round yet.
+        """
         if self._world is None or isinstance(outlook, Closed):
             return 0
         return 0 if outlook == self._world else 1
@@ -299,7 +305,10 @@ def create_handler(
 
 @asynccontextmanager
 async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> AsyncIterator[None]:
-    """Note that a call of a backend may block for ever. Raises RendezvousTimeoutError."""
+    """Limit the block to this time, because a call of a backend may block for ever.
+
+    Raises RendezvousTimeoutError.
+    """
     limit_s = timeout.total_seconds()
     try:
         async with asyncio.timeout(limit_s):
@@ -310,18 +319,17 @@ async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> Asyn
 
 _local_ids = count()
 DEFAULTS: dict[str, Any] = {"join_settle_s": 0.0, "min_growth_interval_s": 0.0}
-"""Late nodes are admitted at once, unless a program gives another time."""
+"""The defaults of a handler: late nodes are admitted at once."""
 _FURTHER = frozenset(SharedSettings.__struct_fields__) - {
     "join_timeout_s",
     "last_call_s",
     "lease_s",
 }
-"""The settings that all nodes must agree on, besides those that `RendezvousSettings` has fields
-for."""
+"""The settings that all nodes must agree on and that are not fields of `RendezvousSettings`."""
 
 
 class RendezvousTimeout:
-    """How long things may take. Every one must be positive; raises ParameterError if not."""
+    """The time limits of a rendezvous. Raises ParameterError unless all are positive."""
 
     def __init__(
         self,
@@ -337,17 +345,20 @@ class RendezvousTimeout:
 
     @property
     def join(self) -> timedelta:
-        """For the minimum of nodes to come together."""
+        """The time limit for the minimum of nodes to come together."""
         return self._join
 
     @property
     def last_call(self) -> timedelta:
-        """For more nodes to come, once the minimum is there; the first round only."""
+        """The wait for more nodes, once the minimum is there; for the first round only."""
         return self._last_call
 
     @property
     def close(self) -> timedelta:
-        """For nodes to come back after a round has ended; a node that does not is lost."""
+        """The time limit for nodes to return after a round has ended.
+
+        A node that does not is lost.
+        """
         return self._close
 
     @property
@@ -370,7 +381,7 @@ class RendezvousSettings(Struct, frozen=True):
 
     @property
     def lease_s(self) -> float:
-        """A node that has been silent for so long is lost."""
+        """The silence after which a node counts as lost, in seconds."""
         return self.keep_alive_interval.total_seconds() * self.keep_alive_max_attempt
 
     def shared(self) -> SharedSettings:
@@ -423,9 +434,9 @@ def _positive(name: str, value: timedelta | None, default_s: float) -> timedelta
 
 
 def get_method_name(depth: int = 2) -> str:
-    """Return the name of the function that called the caller, for events.
+    """Return the name of the function `depth` calls above this one, for events.
 
-    `depth` 1: of the caller; `no_method_name` where there is none.
+    `no_method_name` if there is none.
     """
     try:
         return sys._getframe(depth).f_code.co_name

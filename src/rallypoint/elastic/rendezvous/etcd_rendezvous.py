@@ -1,7 +1,7 @@
-"""The rendezvous that torch calls `etcd-v2`, by etcd's version 3.
+"""The rendezvous handler that torch calls `etcd-v2`, through version 3 of etcd's API.
 
-Torch's classes here speak version 2 of etcd's API, which no etcd has since 3.6, through a client
-that is no longer maintained. What makes a handler is kept.
+Torch's classes in this module use version 2 of the API, which etcd removed in 3.6, through a client
+that is no longer maintained. The function that makes a handler is available here.
 """
 
 from __future__ import annotations

@@ -35,12 +35,15 @@ from rallypoint.register.version_file import VersionFormat, register_name
 T = TypeVar("T")
 
 AT_ONCE = 100
-"""Keys in one transaction; etcd takes 128 as a rule."""
+"""The number of keys in one transaction; etcd's default limit is 128."""
 MAX_JOIN_REQUESTS = 1024
 
 
 class EtcdRendezvousBackend(EtcdBackend):
-    """The state of one run id. Torch's arguments, but for the client."""
+    """The rendezvous state of one run id in etcd.
+
+    The arguments are torch's, except the client.
+    """
 
     def __init__(
         self,
@@ -68,15 +71,15 @@ class EtcdRendezvousBackend(EtcdBackend):
     def set_state(
         self, state: bytes, token: Token | None = None
     ) -> tuple[bytes, Token, bool] | None:
-        """See `RendezvousBackend`."""
+        """Set the state if its token is still the given one; see `RendezvousBackend.set_state`."""
         return self._leased(partial(super().set_state, state, token))
 
     def set_beat(self, node: str, beat: int) -> None:
-        """Set the counter of a node, under a key of its own."""
+        """Set the heartbeat counter of a node, which has its own key."""
         self._put(f"beats/{node}", str(beat))
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """Return one request for a hundred."""
+        """Return the heartbeat counters of the nodes, by one request for every hundred."""
         keys = [{"key": self._name(f"beats/{node}")} for node in nodes]
         found: list[int] = []
         for begin in range(0, len(keys), AT_ONCE):
@@ -88,13 +91,16 @@ class EtcdRendezvousBackend(EtcdBackend):
         return found
 
     def post_join_request(self, request: bytes) -> int:
-        """Return a key that is put for the sake of its number, and one with that number."""
+        """Store a join request under the next number, and return the number.
+
+        The number is the version of a key that is written for each request.
+        """
         number = number_given(self._put("requests", b""))
         self._put(f"requests/{number:019}", request)
         return number
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """At most MAX_JOIN_REQUESTS of them."""
+        """Return the join requests after this number, at most MAX_JOIN_REQUESTS of them."""
         later = {
             "key": self._name(f"requests/{number + 1:019}"),
             "range_end": self._name("requests0"),
@@ -113,14 +119,14 @@ class EtcdRendezvousBackend(EtcdBackend):
         return [there.get(each) for each in range(number + 1, last + 1)]
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """One request for a hundred."""
+        """Delete join requests, by one request to etcd for every hundred."""
         keys = [self._name(f"requests/{number:019}") for number in numbers]
         for begin in range(0, len(keys), AT_ONCE):
             part = keys[begin : begin + AT_ONCE]
             self._all([{"request_delete_range": {"key": key}} for key in part])
 
     def delete_beat(self, node: str) -> None:
-        """Delete the key of the node."""
+        """Delete the heartbeat counter of the node."""
         self._all([{"request_delete_range": {"key": self._name(f"beats/{node}")}}])
 
     def _name(self, name: str) -> str:
@@ -139,7 +145,7 @@ class EtcdRendezvousBackend(EtcdBackend):
             return self._leased(put)
 
     def _leased(self, call: Callable[[], T]) -> T:
-        """Return when the lease has ended, all that was there is gone, and it begins anew."""
+        """Return the result of `call`; repeat it with a new lease if the lease has expired."""
         try:
             return call()
         except LeaseEndedError:
@@ -159,9 +165,9 @@ def _value(kv: dict[str, str]) -> bytes:
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, EtcdStore]:
-    """Return the backend that `params` describe, and a store there.
+    """Return the backend that `params` describe, and a store in the same etcd.
 
-    What is in the store ends with the backend's lease. The keys of `params.config` are those of
+    The keys of the store expire with the backend's lease. The keys of `params.config` are those of
     `EtcdClient`. Does no I/O. Raises ParameterError.
     """
     options = {name: str(params.config[name]) for name in FIELDS if name in params.config}

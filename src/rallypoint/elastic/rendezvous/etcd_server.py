@@ -1,9 +1,9 @@
-"""An etcd of one member on this machine, for tests and for those who have none.
+"""An etcd server of one member on this machine, for tests and for users without an etcd.
 
     with EtcdServer() as server:
         store = EtcdStore(server.get_client(), "/tests")
 
-It listens on loopback and asks nobody for a password: every user of this machine can use it.
+It listens on loopback and has no authentication: every user of this machine can use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAID_BYTES = 2000
 _IN_USE = "address already in use"
 
 find_free_port = get_socket_with_port
-"""Torch's name here of the socket that keeps a port free until it is closed."""
+"""Torch's name in this module for the socket that keeps a port free until it is closed."""
 
 
 def find_etcd() -> str:
@@ -71,14 +71,13 @@ class EtcdServer:
     def start(
         self, timeout: Timeout = 60, num_retries: int = 3, stderr: int | IO[bytes] | None = None
     ) -> None:
-        """Return when it answers.
+        """Start the server, and return when it answers.
 
-        A port that was taken meanwhile is replaced, `num_retries` times at most. `stderr`: a file
-        or its descriptor for what it says; None: it is only told if the start fails. Blocks for
-        `timeout` at most, seconds or a timedelta.
-
-        Raises ParameterError if there is no etcd program, and InfrastructureError if it does not
-        come to run, with the last that it has said.
+        A port that another program took meanwhile is replaced, at most `num_retries` times.
+        `stderr` is a file or a descriptor for the server's messages; with None they are shown only
+        if the start fails. Blocks for at most `timeout`, seconds or a timedelta. Raises
+        ParameterError if there is no etcd program, and InfrastructureError with the server's last
+        message if it does not start.
         """
         if self._program is not None:
             raise ParameterError(f"this EtcdServer runs already, at {self.get_endpoint()}")
@@ -92,7 +91,7 @@ class EtcdServer:
                 raise InfrastructureError(f"{program} does not come to run: {last}")
 
     def stop(self) -> None:
-        """Blocks until it has ended. May be called again."""
+        """Stop the server. Blocks until it has ended; may be called again."""
         if self._program is not None:
             self._program.stop()
             self._program = None
@@ -105,17 +104,17 @@ class EtcdServer:
         return self._port
 
     def get_endpoint(self) -> str:
-        """HOST:PORT, as `--rdzv-endpoint` takes it."""
+        """Return the server's HOST:PORT, in the form of `--rdzv-endpoint`."""
         return f"{_HOST}:{self._port}"
 
     def get_client(self) -> EtcdClient:
-        """For this server."""
+        """Return a client for this server."""
         return EtcdClient(self.get_endpoint())
 
     def _try_to_start(
         self, program: str, ends_at: float, stderr: int | IO[bytes] | None
     ) -> str | None:
-        """None: it answers; else what it has said."""
+        """Wait for an answer; return None, or the server's messages if it does not answer."""
         self._port = get_free_port()
         directory = os.path.join(tempfile.gettempdir(), f"rallypoint-etcd-{os.urandom(8).hex()}")
         own = os.memfd_create("etcd") if stderr is None else None
@@ -166,9 +165,9 @@ def _end_of(descriptor: int) -> str:
 
 
 def stop_etcd(subprocess: Any, data_dir: str | None = None) -> None:
-    """End an etcd that a program has started by itself, a `Popen`, and remove its directory.
+    """End an etcd process (a `Popen`) that the program started itself, and remove its directory.
 
-    Blocks until it has ended. For an `EtcdServer` there is `stop`.
+    Blocks until it has ended. To stop an `EtcdServer`, call its `stop`.
     """
     if subprocess.poll() is None:
         subprocess.terminate()

@@ -59,27 +59,27 @@ from rallypoint.wire.c10d_fields import I64_MAX, I64_MIN, counter_of
 MAX_VALUE = 1 << 20
 """Bytes. etcd takes requests of 1.5 MiB as a rule."""
 AT_ONCE = 32
-"""Keys in one transaction, whose answer may have so many values."""
+"""The number of keys in one transaction, whose answer holds all their values."""
 PAGE = 1000
 AWAY_S = 15.0
-"""An etcd that has answered nothing for so long is given up. An election takes 1 to 2 s."""
+"""The silence after which etcd counts as unreachable, in seconds. An election takes 1 to 2 s."""
 AGAIN_S = 0.3
 WATCH_S = 30.0
-"""Then what is waited for is read again."""
+"""The longest watch, in seconds; after it the awaited key is read again."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.002, 0.2
-"""The pauses of writers that change one value at once."""
+"""The shortest and the longest pause, in seconds, of writers that change one value at once."""
 
 EtcdAnswer = dict[str, Any]
 EtcdPair = dict[str, str]
-"""A key and its value, as etcd gives them."""
+"""A key and its value in etcd's JSON form."""
 
 
 class _Range(NamedTuple):
-    """The keys of which the first one is waited for."""
+    """A range of keys, whose first existing key is awaited."""
 
     begin: str
     end: str = ""
-    """Empty: only that key."""
+    """The end of the range; empty: the range is one key."""
     keys_only: bool = False
 
     def request(self) -> EtcdAnswer:
@@ -231,7 +231,7 @@ class EtcdStore(Store):
         return EtcdStore(self._client, self._prefix, self._timeout_s, lease=self._lease)
 
     def clear(self) -> None:
-        """Delete all that is below the prefix, for everybody.
+        """Delete all keys below the prefix, for all processes.
 
         For the end of a job; may be retried.
         """
@@ -274,7 +274,7 @@ class EtcdStore(Store):
     def _gather(
         self, doing: str, keys: Sequence[str], ranges: list[_Range], timeout_s: float
     ) -> list[bytes]:
-        """Return the first value of each range, in order, once each has one.
+        """Return the first value of each range, in order, when all ranges have one.
 
         Raises StoreTimeoutError.
         """
@@ -292,14 +292,14 @@ class EtcdStore(Store):
         return found
 
     def _firsts(self, doing: str, ranges: Sequence[_Range]) -> tuple[list[EtcdPair | None], int]:
-        """Return what each range has now first, and the revision."""
+        """Return the first pair of each range, None for an empty range, and the revision."""
         reads = [{"request_range": each.request()} for each in ranges]
         answer, _ = self._ask(doing, "/v3/kv/txn", {"success": reads})
         found = [each["response_range"].get("kvs") for each in answer.get("responses", ())]
         return [pairs[0] if pairs else None for pairs in found], revision_of(answer)
 
     def _first_in_time(self, doing: str, where: _Range, ends_at: float) -> EtcdPair | None:
-        """Return the first there, once there is one; None: there was none in time."""
+        """Wait for the first pair of a range, and return it; None if there was none in time."""
         while True:
             (first,), revision = self._firsts(doing, [where])
             left_s = ends_at - time.monotonic()
@@ -315,20 +315,20 @@ class EtcdStore(Store):
     # Changing
 
     def _put(self, doing: str, name: str, value: bytes) -> bool:
-        """Return whether it may have been put twice."""
+        """Store a value, and return whether it may have been stored twice."""
         return self._ask(doing, "/v3/kv/put", self._stored(name, value))[1]
 
     def _number(self, doing: str, name: str) -> tuple[int, bool]:
         """Return 1 for the first call with this name, then 2, 3 and so on.
 
-        And whether a number may have been given in vain.
+        The second result is whether a number may have been skipped.
         """
         body = self._stored(name, b"") | {"prev_kv": True}
         answer, is_unsure = self._ask(doing, "/v3/kv/put", body)
         return number_given(answer), is_unsure
 
     def _stored(self, name: str, value: bytes) -> EtcdAnswer:
-        """Store a value and return etcd's answer."""
+        """Return the body of a request that stores a value, with the lease of the store."""
         try:
             lease = 0 if self._lease is None else self._lease.number()
         except RallypointError as error:
@@ -338,7 +338,10 @@ class EtcdStore(Store):
     def _change(
         self, doing: str, key: str, change: Callable[[bytes | None], bytes | None]
     ) -> bytes | None:
-        """Store what `change` makes of the value, unless that is None; returns what is there."""
+        """Replace the value by the result of `change`, unless that is None.
+
+        Return the stored value.
+        """
         name = self._value(key)
         pair = self._firsts(doing, [name])[0][0]
         for pause_s in growing_pauses(FIRST_PAUSE_S, LAST_PAUSE_S):
@@ -367,7 +370,7 @@ class EtcdStore(Store):
         return StoreConnectionError(self._peer, doing, why)
 
     def _ask(self, doing: str, path: str, body: EtcdAnswer) -> tuple[EtcdAnswer, bool]:
-        """Return the answer, and whether it may have been done before.
+        """Return etcd's answer, and whether the request may have been carried out before.
 
         Raises StoreConnectionError.
         """
@@ -400,7 +403,7 @@ def _checked(value: StoreValue) -> bytes:
 
 
 def _batches(values: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """For one request each."""
+    """Yield parts of the values, of which each fits into one request."""
     batch: dict[str, bytes] = {}
     size = 0
     for name, value in values.items():

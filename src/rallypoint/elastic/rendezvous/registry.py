@@ -1,4 +1,4 @@
-"""The handler that parameters describe."""
+"""The registry of rendezvous handlers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rallypoint.elastic.rendezvous.api import (
 )
 
 handler_registry = rendezvous_handler_registry
-"""The other name of the registry in torch."""
+"""Torch's second name of the registry."""
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:

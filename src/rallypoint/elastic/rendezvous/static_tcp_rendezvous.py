@@ -1,11 +1,11 @@
-"""A rendezvous by a coordinator, which one of the nodes hosts, or `rallypoint serve`.
+"""A rendezvous through a coordinator, which one of the nodes or `rallypoint serve` hosts.
 
     params = RendezvousParameters("tcp", "node0:29400", "my-job", 2, 4)
     handler = create_handler_from(params)
     store, rank, world_size = handler.next_rendezvous()
 
-A single writer decides; each node gets its own part, in messages that do not grow with the job.
-The blocking calls run on the one loop thread of the process, whatever the number of handlers.
+A single writer decides. Each node gets only its own part, in messages whose size does not grow with
+the job. All handlers of a process run their blocking calls on one loop thread.
 """
 
 from __future__ import annotations
@@ -51,30 +51,31 @@ from rallypoint.machine_name import machine_name
 
 RETRY_S = 0.2
 _LOOK_AGAIN_S = 0.2
-"""While there is nothing yet that could report a change."""
+"""The polling interval, in seconds, while no member exists that could report a change."""
 _LONG_S = 3600.0
 
 
 class CoordinatorRendezvousHandler(LoopRendezvousHandler):
-    """One node's handler. `shutdown` when the job is over; `leave` when it continues without it.
+    """One node's handler, whose rounds a coordinator forms.
+
+    Call `shutdown` when the job is over, and `leave` when the job continues without this node.
 
     The coordinator lives in the process whose handler could bind the endpoint, until every node has
-    gone: that process must not end before, and `leave` keeps the coordinator.
-
-    `shutdown` ends the job as cancelled, unless it has ended or this node has left it. In the
-    process that hosts the coordinator it waits until all nodes have heard, at most the close
-    timeout.
+    gone. That process must not end earlier, and `leave` keeps the coordinator. `shutdown` ends the
+    job as cancelled, unless the job has ended or this node has left it. In the process that hosts
+    the coordinator, `shutdown` waits until all nodes have been notified, at most the close timeout.
     """
 
     def __init__(self, settings: CoordinatorSettings, name: str = "tcp") -> None:
-        """`name`: what `get_backend` says."""
+        """Make a handler; `name` is the result of `get_backend`."""
         super().__init__(settings.rendezvous, name)
         self._given = settings
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the connection, also in a forked child, whose loop is another: what the parent has
-        is not its own.
+        """Forget the connection.
+
+        A forked child does so too: its loop is another one, and the connection is the parent's.
         """
         self._pid = os.getpid()
         self._membership: HandlerMembership | None = None
@@ -88,22 +89,22 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
 
     @property
     def why_over(self) -> str:
-        """Why this node's last round ended, one sentence; empty as long as none has."""
+        """The reason why this node's last round ended, one sentence; empty if none has ended."""
         member = self._member
         return member.state.why_over if member is not None else ""
 
     @property
     def is_attached(self) -> bool:
-        """The coordinator knows of this node: it is in a round, or has its turn to come."""
+        """Whether the coordinator knows this node: it is in a round, or waits for one."""
         member = self._member
         return member is not None and member.state.is_attached
 
     def finish(self) -> bool:
-        """`shutdown`, when this node's workers have succeeded: the job has, when all of them have.
+        """Shut down after this node's workers have succeeded.
 
-        The process that hosts the coordinator waits until the others have ended, too, however
-        long that takes. If the round is over by now there is no such success, and the job is
-        closed.
+        The job succeeds when the workers of all nodes have. The process that hosts the coordinator
+        waits without a limit until the other nodes have ended. If the round is over already, the
+        workers' success does not count, and the job is closed.
         """
         return self._run(partial(self._shut_down, succeeded=True))
 
@@ -236,7 +237,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         )
 
     def _connect(self, assignment: Assignment) -> PrefixStore:
-        """Blocks, so it is not for the loop."""
+        """Connect to the store of the round. Blocks, so it must not run on the loop."""
         listener = self._listener
         if assignment.group_rank == 0 and listener is not None and listener.store is not None:
             store = listener.store
@@ -248,7 +249,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         return PrefixStore(prefix, store)
 
     def _close_round(self) -> None:
-        """Close the round's store with the round."""
+        """Close the store of the round that has ended."""
         for part in (self._listener, self._store):
             if part is not None:
                 part.close()
@@ -270,21 +271,19 @@ def create_handler_from(params: RendezvousParameters) -> CoordinatorRendezvousHa
 
 
 class StaticRendezvousHandler(CoordinatorRendezvousHandler):
-    """Ranks that a person gave: `--node-rank K` of a fixed number of nodes.
+    """A handler with fixed ranks: `--node-rank K` of a fixed number of nodes.
 
     The node of rank 0 hosts the coordinator at the endpoint. Unlike with torchrun's static
-    rendezvous, a lost node or a restart on one node begins a new round of all nodes, under the
-    same ranks, with a fresh store.
+    rendezvous, the loss of a node or a restart on one node begins a new round of all nodes, under
+    the same ranks, with a fresh store.
     """
 
 
 class StaticTCPRendezvous(StaticRendezvousHandler):
-    """The same with torch's parameters.
+    """A handler with fixed ranks, with torch's parameters.
 
-    `timeout` is the join timeout in seconds; `config` has what `RendezvousParameters` may have
-    besides, such as `token`.
-
-    Raises ParameterError.
+    `timeout` is the join timeout in seconds; `config` has further keys of `RendezvousParameters`,
+    such as `token`. Raises ParameterError.
     """
 
     def __init__(
@@ -311,9 +310,9 @@ class StaticTCPRendezvous(StaticRendezvousHandler):
 
 
 def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvousHandler:
-    """Return the handler of `--rdzv-backend static`, which needs `rank`; else as the coordinator's.
+    """Return the handler of `--rdzv-backend static`, which needs the parameter `rank`.
 
-    Raises ParameterError.
+    Its other parameters are those of the coordinator's handler. Raises ParameterError.
     """
     return StaticRendezvousHandler(_static_settings(params), params.backend)
 

@@ -1,4 +1,4 @@
-"""How an endpoint is read."""
+"""Parsing of endpoints."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from rallypoint.wire.c10d_fields import (
 )
 
 MAX_REPLY_VALUE_BYTES = 1 << 30
-"""Values that were appended to outgrow the limit of a single request."""
+"""The limit of a value in a reply: values grow by appends beyond the limit of one request."""
 _SHOWN_BYTES = 40
 
 T = TypeVar("T")
@@ -41,13 +41,13 @@ _PING = bytes((Opcode.PING,))
 _COMPARE_SET = bytes((Opcode.COMPARE_SET,))
 _MULTI_SET = bytes((Opcode.MULTI_SET,))
 JOINED_KEY = b"init/"
-"""The counter of the clients that have joined."""
+"""The key that counts the clients that have joined."""
 
 # Fields
 
 
 def wired_key(key: str) -> bytes:
-    """Return a user's key as it is on the wire; the one that is raw there is `JOINED_KEY`.
+    """Return the wire form of a user's key; only `JOINED_KEY` is unchanged there.
 
     Raises TypeError for anything but text.
     """
@@ -58,12 +58,12 @@ def wired_key(key: str) -> bytes:
 
 
 def key_shown(key: bytes) -> str:
-    """Return the user's key of one on the wire."""
+    """Return the user's key of a key on the wire."""
     return key.removeprefix(b"/").decode(errors="surrogateescape")
 
 
 def key_field(key: bytes) -> bytes:
-    """Return a key as a request holds it. Raises ValueError over the limit."""
+    """Encode a key for a request. Raises ValueError over the limit."""
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(
             f"the key {key[:_SHOWN_BYTES]!r}... has {len(key)} bytes, more than the "
@@ -73,7 +73,7 @@ def key_field(key: bytes) -> bytes:
 
 
 def value_field(value: bytes) -> bytes:
-    """Return a value as a request holds it. Raises ValueError over the limit."""
+    """Encode a value for a request. Raises ValueError over the limit."""
     if len(value) > MAX_VALUE_BYTES:
         raise ValueError(
             f"a value has {len(value)} bytes, more than the {MAX_VALUE_BYTES} that a store takes"
@@ -97,19 +97,19 @@ def handshake(nonce: int) -> bytes:
 
 
 def ping(nonce: int) -> bytes:
-    """`read_ping` follows; the nonce has 32 bits."""
+    """Return a PING request with a nonce of 32 bits; `read_ping` reads the reply."""
     return _PING + U32.pack(nonce)
 
 
 def compare_set(key: bytes, expected: bytes, desired: bytes) -> bytes:
-    """`read_string` follows."""
+    """Return a COMPARE_SET request; `read_string` reads the reply."""
     return b"".join((_COMPARE_SET, key_field(key), value_field(expected), value_field(desired)))
 
 
 def multi_set(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Return the request to set several values, which is not answered.
+    """Return the request to set several values, which gets no reply.
 
-    One request, so that a server can store all at once or nothing.
+    It is one request, so that a server can store all values or none.
     """
     _check_count(len(pairs))
     parts = [_MULTI_SET, U64.pack(len(pairs))]
@@ -185,7 +185,7 @@ barrier = _of_key_and_number(Opcode.BARRIER, "a world size")  # read_check, poss
 
 
 class ReplyBuffer:
-    """The bytes that have arrived and were not read yet."""
+    """The received bytes that were not parsed yet."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -200,7 +200,7 @@ class ReplyBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has arrived that nobody asked for."""
+        """Whether there are no bytes that no request asked for."""
         return self.position == len(self.data)
 
     def take(self, size: int) -> ReplyReader[bytes]:
@@ -213,7 +213,8 @@ class ReplyBuffer:
 
 
 ReplyReader = Generator[None, None, T]
-"""Yields when it needs more bytes, returns what it read; may raise ProtocolError."""
+"""A parser of a reply: yields when it needs more bytes, returns the parsed value; may raise
+ProtocolError."""
 Read = Callable[[ReplyBuffer], ReplyReader[T]]
 
 
@@ -226,7 +227,7 @@ def read_flag(buffer: ReplyBuffer) -> ReplyReader[int]:
 
 
 def read_check(buffer: ReplyBuffer) -> ReplyReader[bool]:
-    """Return whether everything that was checked is there."""
+    """Read the reply of a CHECK: whether all of the keys exist."""
     return (yield from read_flag(buffer)) == 0
 
 
@@ -243,25 +244,25 @@ def read_is_cancelled(buffer: ReplyBuffer) -> ReplyReader[bool]:
 
 
 def read_i64(buffer: ReplyBuffer) -> ReplyReader[int]:
-    """Return a counter or a length."""
+    """Read an integer: a counter or a length."""
     number: int = I64.unpack((yield from buffer.take(8)))[0]
     return number
 
 
 def read_ping(buffer: ReplyBuffer) -> ReplyReader[int]:
-    """Return the nonce that came back."""
+    """Read the reply of a PING: its nonce."""
     nonce: int = U32.unpack((yield from buffer.take(4)))[0]
     return nonce
 
 
 def read_string(buffer: ReplyBuffer) -> ReplyReader[bytes]:
-    """Return a value."""
+    """Read one value."""
     (value,) = yield from _strings(buffer, 1, MAX_REPLY_VALUE_BYTES, "value")
     return value
 
 
 def read_strings(count: int) -> Read[list[bytes]]:
-    """Read this number of values."""
+    """Return a parser of this number of values."""
 
     def read(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
         return (yield from _strings(buffer, count, MAX_REPLY_VALUE_BYTES, "value"))
@@ -270,7 +271,7 @@ def read_strings(count: int) -> Read[list[bytes]]:
 
 
 def read_popped(buffer: ReplyBuffer) -> ReplyReader[bytes | None]:
-    """Return the first item of a queue, or None if it had none."""
+    """Read the reply of a queue pop: the first item, or None for an empty queue."""
     length = yield from read_i64(buffer)
     if length < 0:
         raise ProtocolError(f"the store says that a queue has {length} items")
@@ -278,7 +279,7 @@ def read_popped(buffer: ReplyBuffer) -> ReplyReader[bytes | None]:
 
 
 def read_listed(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
-    """Return the keys."""
+    """Read the list of keys."""
     count = yield from read_i64(buffer)
     if count < 0:
         raise ProtocolError(f"the store says that it has {count} keys")
@@ -286,7 +287,7 @@ def read_listed(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
 
 
 def both(first: Read[T], second: Read[U]) -> Read[tuple[T, U]]:
-    """Note that the answers to two requests that were sent together."""
+    """Return a parser of the replies to two requests that were sent together."""
 
     def read(buffer: ReplyBuffer) -> ReplyReader[tuple[T, U]]:
         return ((yield from first(buffer)), (yield from second(buffer)))
@@ -295,7 +296,7 @@ def both(first: Read[T], second: Read[U]) -> Read[tuple[T, U]]:
 
 
 def read_checks(count: int) -> Read[list[bool]]:
-    """Note that the answers to as many CHECKs."""
+    """Return a parser of the replies to this number of CHECKs."""
 
     def read(buffer: ReplyBuffer) -> ReplyReader[list[bool]]:
         checks = []
@@ -346,4 +347,4 @@ WHOLE: dict[Read[Any], Callable[[bytes], Any]] = {
     read_i64: _whole_i64,
     read_check: {b"\x00": True, b"\x01": False}.get,
 }
-"""For what reads the shortest answers, what reads all of one and nothing else."""
+"""The fast parsers: each takes the whole reply at once, or returns None."""

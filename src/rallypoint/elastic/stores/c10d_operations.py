@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class Exchange(Struct, frozen=True):
-    """A request, and what reads its reply: None if there is none.
+    """A request and the parser of its reply; None: there is no reply.
 
-    One that is repeatable has the same effect when it is carried out twice, so it can be sent again
+    A repeatable request has the same effect when it is carried out twice, so it can be sent again
     on another connection after the first was lost.
     """
 
@@ -39,9 +39,9 @@ class Exchange(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """A request that is answered late. The answer is whether it came in time.
+    """A request whose reply is delayed; the step's answer is whether it came in time.
 
-    When the time is over before it is sent, and it is repeatable, it need not be sent.
+    A repeatable request need not be sent if the time is over before.
     """
 
     request: bytes
@@ -60,7 +60,7 @@ Operation = Generator[Exchange | Wait, Any, T]
 
 
 def get(key: bytes) -> Operation[bytes]:
-    """Return the value, once there is one."""
+    """Wait for the key, and return its value."""
     keys = (key,)
     while True:
         value: bytes = yield Exchange(wire.get(key), wire.read_string)
@@ -118,7 +118,7 @@ def queue_pop(key: bytes, block: bool) -> Operation[bytes | None]:
 
 
 def barrier(key: bytes, world_size: int) -> Operation[None]:
-    """Return when so many have come."""
+    """Wait until `world_size` clients have reached the barrier."""
     # Answered by now: what was written before this, and is not answered itself, has been stored.
     yield Exchange(wire.ping(0), wire.read_ping)
     if not (yield Wait(wire.barrier(key, world_size), is_repeatable=False)):
@@ -126,7 +126,7 @@ def barrier(key: bytes, world_size: int) -> Operation[None]:
 
 
 def _wait_missing(keys: Sequence[bytes]) -> Operation[None]:
-    """Wait for keys of which one at least was missing. Raises MissingError."""
+    """Wait for keys of which at least one was missing. Raises MissingError."""
     for chunk in _chunks(keys):
         if not (yield Wait(wire.wait(chunk))):
             missing = yield from _missing(keys)
@@ -151,7 +151,7 @@ def _values(keys: Sequence[bytes]) -> Operation[list[bytes]]:
 
 
 def _chunks(keys: Sequence[bytes]) -> Generator[Sequence[bytes], None, None]:
-    """Parts of which each fits into a request; one part, in all likelihood."""
+    """Yield parts of the keys that each fit into one request; usually there is one part."""
     if len(keys) <= min(MAX_KEYS_PER_REQUEST, _CHUNK_BYTES // MAX_KEY_BYTES):
         yield keys
         return

@@ -28,7 +28,7 @@ _LAST_LOCK_WAIT_S = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 _MODE, _PRIVATE_MODE = 0o644, 0o600
 _NOT_OURS = (errno.ELOOP, errno.EACCES, errno.EPERM)
-"""A link, or another user's file: our own message says more than the system's."""
+"""The errors for a link or another user's file, for which our own message explains more."""
 _CHUNK_BYTES = 1 << 24
 _FIXES = {
     errno.ENOENT: "its folder does not exist: create it, where all processes see it",
@@ -66,17 +66,14 @@ class FileLog:
         self._enrolled = False  # counted in its `refcount/`
 
     def begin_in_child(self) -> None:
-        """After a fork: nothing of the parent's is used further, least of all a locked file."""
+        """Start anew after a fork: nothing of the parent's is used, least of all a locked file."""
         if self._fd >= 0:
             os.close(self._fd)
         self._reset()
 
     @contextmanager
     def shared(self, doing: str, lock_wait_s: float) -> Iterator[Replay]:
-        """Yield what the file says now; a file that is not there says nothing.
-
-        Nothing is changed.
-        """
+        """Yield the replayed content of the file, which is not changed; a missing file is empty."""
         with self._locked(doing, fcntl.LOCK_SH, lock_wait_s) as fd:
             if fd >= 0:
                 self._refresh(fd)
@@ -86,9 +83,9 @@ class FileLog:
 
     @contextmanager
     def exclusive(self, doing: str, lock_wait_s: float) -> Iterator[Appending]:
-        """Yield the same, while nobody else reads or writes; a file that is not there is created.
+        """Yield the file, locked for reading and writing; creates a missing file.
 
-        What a killed writer left is put right first. Raises StoreError if there is no room.
+        What a killed writer left is repaired first. Raises StoreError if there is no space.
         """
         with self._locked(doing, fcntl.LOCK_EX, lock_wait_s) as fd:
             appending = Appending(self.path, fd, doing, self._replay)
@@ -130,7 +127,7 @@ class FileLog:
             pass
 
     def unwatch(self, keys: set[bytes]) -> None:
-        """End what a caller began by adding the set to the watchers."""
+        """Stop a caller's watch, which it began by adding the set to the watchers."""
         self._replay.watchers.pop(id(keys), None)
 
     def check_open(self) -> None:
@@ -221,7 +218,7 @@ class FileLog:
         return True
 
     def _is_current(self, fd: int) -> bool:
-        """Whether the path still names this file; while the lock was waited for, it may not."""
+        """Return whether the path still names this file after the wait for the lock."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))
         except OSError:
@@ -235,7 +232,7 @@ class FileLog:
             os.close(fd)
 
     def _refresh(self, fd: int) -> Tail:
-        """Apply what was appended meanwhile; return what is left after the last record."""
+        """Apply the appended records; return the bytes after the last whole one."""
         status = os.fstat(fd)
         file_id = (status.st_dev, status.st_ino)
         replay = self._replay
@@ -277,7 +274,7 @@ class Appending:
         self.replay = replay
 
     def append(self, records: bytes) -> None:
-        """Write records, and applies them. Raises StoreError with nothing of them written."""
+        """Write records, and apply them. Raises StoreError if none of them was written."""
         self._write(records, self.replay.offset)
         self.replay.read(records)
 
@@ -331,10 +328,8 @@ os.register_at_fork(after_in_child=_begin_in_child)
 def poll(look: Callable[[float], T | None], wait_s: float) -> T | None:
     """Return the first result of `look` that is not None, within `wait_s`. Blocks.
 
-    It is called once at least.
-
-    `look` gets the seconds that it may wait for a lock, and raises StoreTimeoutError if it does not
-    get the lock; only the first such error is passed on.
+    `look` is called at least once. It gets the seconds that it may wait for a lock, and raises
+    StoreTimeoutError if it does not get the lock; only the first such error is passed on.
     """
     pauses = growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S)
     deadline = monotonic() + wait_s

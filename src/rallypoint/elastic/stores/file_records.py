@@ -97,8 +97,9 @@ def _encode(mark: bytes, key: bytes, value: bytes) -> bytes:
 
 
 class Tail(Struct, frozen=True):
-    """The bytes that a killed writer left after the last whole record; the next writer puts it
-    right.
+    """The bytes that a killed writer left after the last whole record.
+
+    The next writer repairs them.
     """
 
     torn_bytes: int = 0  # an unfinished record, to be cut off
@@ -106,7 +107,7 @@ class Tail(Struct, frozen=True):
 
 
 class Replay:
-    """The sum of a file's records, as far as it was read. Keys are with their slash."""
+    """The content of a file after its records, as far as they were read. Keys have their slash."""
 
     def __init__(self, file_name: str) -> None:
         self._file_name = file_name
@@ -137,7 +138,7 @@ class Replay:
         return tail
 
     def has(self, key: bytes) -> bool:
-        """Return whether there is such a value, or such a queue with an item in it."""
+        """Return whether the key has a value, or a queue that is not empty."""
         return key in self.values or key in self.queues
 
     def _apply(self, key: bytes, value: bytes) -> None:
@@ -165,7 +166,7 @@ class Replay:
             watcher.discard(key)
 
     def _split(self, data: bytes) -> tuple[list[tuple[bytes, bytes]], int, Tail]:
-        """Return the whole records, where they end in `data`, and what is after them."""
+        """Return the whole records, the end of them in `data`, and the bytes after it."""
         records: list[tuple[bytes, bytes]] = []
         start = 0
         while start < len(data):
@@ -186,7 +187,7 @@ class Replay:
         return records, start, Tail()
 
     def _check_torn(self, data: bytes, start: int) -> None:
-        """Check that it can be cut off without any loss. Raises _ImplausibleError."""
+        """Check that the rest can be cut off without loss. Raises _ImplausibleError."""
         torn = data[start:]
         if self.offset + start == 0 and torn[: len(_FIRST_BYTES)] != _FIRST_BYTES[: len(torn)]:
             raise _ImplausibleError("it does not begin as a store's file does")
@@ -199,13 +200,13 @@ class Replay:
 
 
 class _ImplausibleError(Exception):
-    """No writer of a store leaves such bytes."""
+    """The bytes are not those of any store's writer."""
 
 
 def _record_at(data: bytes, start: int) -> tuple[bytes, bytes, int] | None:
-    """Key, value and end of the record that begins there; None if it goes on after the data.
+    """Return key, value and end of the record at `start`; None if it is incomplete.
 
-    Raises _ImplausibleError if it can't be the beginning of a record.
+    Raises _ImplausibleError if no record can begin there.
     """
     key_start = start + _U32.size
     head = data[start:key_start]
@@ -247,7 +248,7 @@ def _check_key(key: bytes, is_whole: bool) -> None:
 
 
 def _owed(batch: bytes, data: bytes, start: int) -> bytes:
-    """Return the missing part of the records of a batch, which begin there."""
+    """Return the missing part of an incomplete batch at `start`."""
     promised = batch.translate(_FLIP)
     if not _are_records(promised, 0):
         raise _ImplausibleError("a batch does not consist of records")
@@ -258,7 +259,7 @@ def _owed(batch: bytes, data: bytes, start: int) -> bytes:
 
 
 def _are_records(data: bytes, start: int) -> bool:
-    """Return whether whole records, and nothing else, fill the data from there to its end."""
+    """Return whether the data from `start` to its end is nothing but whole records."""
     try:
         while start < len(data):
             found = _record_at(data, start)

@@ -82,11 +82,11 @@ class FileStore(Store):
 
     @property
     def path(self) -> str:
-        """The file's name, as it was given."""
+        """The file name that was given."""
         return self._file_name
 
     def close(self) -> None:
-        """End the use of this object, the second time too. Raises StoreError."""
+        """Close this object; may be called again. Raises StoreError."""
         self._retire.detach()
         self._log.retire()
 

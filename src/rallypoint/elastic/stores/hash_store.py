@@ -131,8 +131,9 @@ class HashStore(Store):
 
 
 class _Room:
-    """The part that clones share: the machine, behind a lock, and the events that wake waiting
-    calls.
+    """The state that clones of a store share.
+
+    It is the machine, behind a lock, and the events that wake waiting calls.
     """
 
     def __init__(self) -> None:
@@ -142,19 +143,19 @@ class _Room:
         self.ids = itertools.count(_NOT_WAITING + 1)
 
     def ask(self, request: c10d.StoreRequest, client: int = _NOT_WAITING) -> bytes:
-        """Return the answer to a request that never waits; empty to one that has none."""
+        """Return the answer to a request that never waits; empty if the request has no answer."""
         with self.lock:
             return self.apply(client, request) or b""
 
     def read_all(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Return the values as encoded for a reply, all of one moment; None if one is missing."""
+        """Return the values at one moment, encoded for a reply; None if one is missing."""
         with self.lock:
             if self.apply(_NOT_WAITING, c10d.Check(keys)) == NOT_READY:
                 return None
             return self.apply(_NOT_WAITING, c10d.MultiGet(keys)) or b""
 
     def apply(self, client: int, request: c10d.StoreRequest) -> bytes | None:
-        """With the lock held: wakes the calls that the request wakes; None: no answer yet."""
+        """Apply a request with the lock held, and wake calls; None: there is no answer yet."""
         try:
             replies = self.machine.apply(client, request)
         except ProtocolError as error:
@@ -162,7 +163,7 @@ class _Room:
         return self.deliver(client, replies)
 
     def deliver(self, client: int, replies: list[tuple[int, bytes]]) -> bytes | None:
-        """With the lock held; returns the client's own answer."""
+        """Deliver the replies with the lock held, and return the client's own answer."""
         own = None
         for other, reply in replies:
             if other == client:
@@ -173,7 +174,7 @@ class _Room:
 
 
 class _Caller:
-    """A call that may wait: a client of the machine for as long as the call lasts."""
+    """A call that may wait; it is a client of the machine until it returns."""
 
     def __init__(self, room: _Room) -> None:
         self._room = room
@@ -204,7 +205,7 @@ class _Caller:
 
 
 class _Waited:
-    """The time that one call takes."""
+    """The time limit of one call."""
 
     def __init__(self, timeout_s: float) -> None:
         self._start = monotonic()

@@ -35,7 +35,7 @@ class PrefixStore(Store):
 
     @property
     def underlying_store(self) -> Store:
-        """The store that this is a part of."""
+        """The store that holds the prefixed keys."""
         return self._store
 
     @property
@@ -117,7 +117,10 @@ class PrefixStore(Store):
         return self._store.has_extended_api()
 
     def _has(self, method: str) -> bool:
-        """Return whether the store defines it; a program's need not be one of our classes."""
+        """Return whether the store has this method.
+
+        A program's store need not derive from `Store`.
+        """
         return callable(getattr(self._store, method, None))
 
     def _whole(self, key: str) -> str:
@@ -130,5 +133,5 @@ class PrefixStore(Store):
 
 
 def _span(timeout: Timeout) -> timedelta:
-    """Return the one form that torch's stores take, too."""
+    """Return the timeout as a timedelta, which torch's stores take, too."""
     return timedelta(seconds=to_seconds(timeout))

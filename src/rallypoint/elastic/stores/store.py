@@ -24,7 +24,7 @@ _FOR_EVER_S = 1e9  # what every clock, lock and kernel takes, and so does a `tim
 
 
 def to_bytes(value: StoreValue) -> bytes:
-    """Return a value as it is stored. Raises TypeError for anything but text and bytes."""
+    """Encode a value for storage. Raises TypeError for anything but text and bytes."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -33,7 +33,7 @@ def to_bytes(value: StoreValue) -> bytes:
 
 
 def to_key(key: str) -> bytes:
-    """Return a key as it is stored. Raises TypeError for anything but text."""
+    """Encode a key for storage. Raises TypeError for anything but text."""
     if not isinstance(key, str):
         raise TypeError(f"a store's key is str, not {type(key).__name__}: {key!r}")
     return key.encode()
@@ -49,7 +49,7 @@ def to_keys(keys: Sequence[str], one: ToKey = to_key) -> tuple[bytes, ...]:
 def to_pairs(
     keys: Sequence[str], values: Sequence[StoreValue], one: ToKey = to_key
 ) -> tuple[tuple[bytes, bytes], ...]:
-    """Keys and values as they are stored. Raises ValueError if the lengths differ."""
+    """Encode keys and values for storage. Raises ValueError if the lengths differ."""
     names = to_keys(keys, one)
     if len(names) != len(values):
         raise ValueError(f"there are {len(names)} keys but {len(values)} values")
@@ -73,7 +73,7 @@ def to_seconds(timeout: Timeout) -> float:
 
 
 def check_store(store: object, *needed: str) -> None:
-    """Check that it is a store: it has the methods that are needed. Raises ParameterError."""
+    """Check that an object has the methods of a store that are needed. Raises ParameterError."""
     methods = needed or ("set", "get")
     missing = [name for name in methods if not callable(getattr(store, name, None))]
     if missing or isinstance(store, type):
@@ -108,19 +108,19 @@ class Store:
 
     @property
     def timeout(self) -> timedelta:
-        """How long `get`, `multi_get`, `wait`, `queue_pop` and `barrier` wait by default."""
+        """The default time limit of `get`, `multi_get`, `wait`, `queue_pop` and `barrier`."""
         return timedelta(seconds=self._timeout_s)
 
     def set_timeout(self, timeout: Timeout) -> None:
-        """Change `timeout` for this object, not for clones that exist already."""
+        """Change `timeout` for this object, but not for existing clones."""
         self._timeout_s = to_seconds(timeout)
 
     def set(self, key: str, value: StoreValue) -> None:
-        """Store a value, whatever was there. May be retried."""
+        """Store a value, and replace an earlier one. May be retried."""
         raise self._lacks("set")
 
     def get(self, key: str) -> bytes:
-        """Return the value, once there is one. Raises StoreTimeoutError. Blocks; may be retried."""
+        """Wait for the key and return its value. Raises StoreTimeoutError. May be retried."""
         raise self._lacks("get")
 
     def add(self, key: str, amount: int) -> int:
@@ -136,7 +136,7 @@ class Store:
         raise self._lacks("compare_set")
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all of the keys are there, as values or as queues that are not empty."""
+        """Return whether all of the keys exist, as values or as queues that are not empty."""
         raise self._lacks("check")
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
@@ -148,7 +148,7 @@ class Store:
         raise self._lacks("delete_key")
 
     def num_keys(self) -> int:
-        """Return how many values the whole store has, those of other prefixes included."""
+        """Return the number of values in the whole store, including those of other prefixes."""
         raise self._lacks("num_keys")
 
     def list_keys(self) -> list[str]:
@@ -177,7 +177,7 @@ class Store:
         raise self._lacks("queue_push")
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Take the first item, once there is one.
+        """Wait for the first item of the queue, remove it and return it.
 
         Raises StoreQueueEmptyError at once if not `block`, else StoreTimeoutError.
         """
@@ -197,14 +197,15 @@ class Store:
         self.wait([f"{key}/last_member"], timedelta(seconds=self._wait_s(timeout)))
 
     def clone(self) -> Store:
-        """Another object for the same store, with the same timeout; a connection of its own.
+        """Return another object for the same store, with the same timeout and its own connection.
 
-        That of a program's subclass is of the class here that it derives from, as with torch.
+        The clone of a program's subclass has the class of this package that it derives from, as
+        with torch.
         """
         raise self._lacks("clone")
 
     def has_extended_api(self) -> bool:
-        """Return whether `append`, `multi_get` and `multi_set` are one operation each."""
+        """Return whether `append`, `multi_get` and `multi_set` are atomic operations."""
         names = ("append", "multi_get", "multi_set")
         return all(getattr(type(self), name) is not getattr(Store, name) for name in names)
 

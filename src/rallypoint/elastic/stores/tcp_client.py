@@ -28,9 +28,9 @@ from rallypoint.store.access import peer_name
 from rallypoint.store.backoff import growing_pauses, uniform
 
 MAX_LOSSES = 5
-"""One call survives so many losses of a connection that had worked: a request may be to blame."""
+"""The number of connection losses that one call survives: the request itself may be the cause."""
 _MIN_REPLY_S = 5.0
-"""However short the timeout is, a plain answer may take as long before the store counts as lost."""
+"""The least time in seconds for a plain answer before the store counts as lost."""
 _MIN_ATTEMPT_S, _MAX_ATTEMPT_S = 0.5, 10.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _SHOWN_KEYS = 3
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class _Call(NamedTuple):
-    """The request of a thread to the store, as errors name it."""
+    """The request of a thread, in the words of error messages."""
 
     doing: str
     keys: Sequence[str]
@@ -53,7 +53,7 @@ class _Call(NamedTuple):
 
 
 class _Lease:
-    """The right of one thread to use a connection; `None` is one that has yet to be opened."""
+    """The right of one thread to use a connection; `None` is a connection that is not open yet."""
 
     __slots__ = ("connection", "is_main")
 
@@ -74,7 +74,7 @@ class TCPClient:
         self._reply_s = max(timeout_s, _MIN_REPLY_S)
         self._pid = os.getpid()
         self._failure: str | None = None
-        """Once a connection was lost for good, why: all later calls fail like that one."""
+        """The reason why a connection was lost for good; all later calls fail with it."""
         self._lock = threading.Lock()  # held while the main connection is used, never during a wait
         self._spare: list[TCPConnection] = []
         self._lent: set[_Lease] = set()
@@ -82,7 +82,7 @@ class TCPClient:
         self._main: TCPConnection | None = self._connect(_Call("connecting", ()), deadline)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long a plain answer may take: 5 s at the least. Does not block."""
+        """Set the time limit of a plain answer: 5 s at the least. Does not block."""
         self._reply_s = max(timeout_s, _MIN_REPLY_S)
         main = self._main
         if main is not None and os.getpid() == self._pid:
@@ -94,19 +94,19 @@ class TCPClient:
     def ask(
         self, doing: str, keys: Sequence[str], request: bytes, read: wire.Read[T], *, again: bool
     ) -> T:
-        """Send one request and return its answer; `again` tells that it may be sent twice."""
+        """Send one request and return its answer; `again` allows sending it twice."""
         answer: T = self._once(doing, keys, request, read, again)
         return answer
 
     def tell(self, doing: str, keys: Sequence[str], request: bytes, *, again: bool) -> None:
-        """Send one request that is not answered: it can get lost after this has returned.
+        """Send one request that has no answer, and that can be lost after this has returned.
 
-        If it does, the next call raises StoreConnectionError, for it can't answer for both.
+        If it is lost, the next call raises StoreConnectionError.
         """
         self._once(doing, keys, request, None, again)
 
     def run(self, doing: str, keys: Sequence[str], operation: Operation[T], timeout_s: float) -> T:
-        """Carries out an operation that may have to wait. Raises StoreTimeoutError."""
+        """Carry out an operation that may have to wait. Raises StoreTimeoutError."""
         call = _Call(doing, keys)
         self._check_usable(call)
         started = time.monotonic()
@@ -130,7 +130,7 @@ class TCPClient:
             self._give_back(lease)
 
     def close(self) -> None:
-        """End every call that is under way, with StoreConnectionError. Safe to call again."""
+        """End all running calls with StoreConnectionError. May be called again."""
         if os.getpid() != self._pid:
             # The other process goes on using them: here are only copies of its descriptors.
             for connection in (self._main, *self._spare, *self._lent_now()):
@@ -195,9 +195,9 @@ class TCPClient:
         read: wire.Read[Any] | None,
         may_repeat: bool,
     ) -> Any:
-        """Return one request; on the main connection while that is well, else as any operation.
+        """Send one request, on the main connection if it works, else as any other operation.
 
-        The usual case pays for the lock and for system calls: it makes no call, lease or step.
+        The usual case costs the lock and the system calls only: it makes no call, lease or step.
         """
         losses = 0
         if os.getpid() == self._pid:

@@ -68,7 +68,7 @@ class TCPConnection:
             raise
 
     def bound(self, reply_s: float) -> None:
-        """From now on an answer or a write that takes longer ends the connection."""
+        """Set the time limit of each later answer or write, after which the connection ends."""
         self._reply_s = reply_s
         whole = int(reply_s)
         timeval = _TIMEVAL.pack(whole, max(int((reply_s - whole) * 1e6), 0 if whole else 1))
@@ -95,7 +95,7 @@ class TCPConnection:
         return answer
 
     def send(self, request: bytes) -> None:
-        """Send a request that is not answered. Raises ConnectionLostError."""
+        """Send a request that has no answer. Raises ConnectionLostError."""
         try:
             self._socket.sendall(request)
         except BaseException as error:
@@ -104,11 +104,9 @@ class TCPConnection:
         self.owes_answer = True
 
     def wait(self, request: bytes, deadline: float) -> bool:
-        """Send a request that is answered late.
+        """Send a request whose answer is delayed, and return whether it came before the deadline.
 
-        Return whether the answer came before the deadline.
-
-        If not, it is cancelled, and the connection can be used further: the deadline is of the
+        Otherwise the request is cancelled, and the connection stays usable. The deadline is of the
         monotonic clock. Raises ConnectionLostError.
         """
         try:
@@ -125,7 +123,7 @@ class TCPConnection:
         return is_answered
 
     def is_gone(self) -> bool:
-        """Whether the peer is known to have closed the connection; nothing is sent to find out."""
+        """Return whether the peer is known to have closed the connection. Sends nothing."""
         if not self._poller.poll(0):  # in one call, and without an exception
             return False
         try:
@@ -136,14 +134,14 @@ class TCPConnection:
             return True
 
     def interrupt(self) -> None:
-        """End whatever another thread is doing with it; that thread has to close it then."""
+        """Interrupt another thread's use of the connection; that thread then has to close it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # gone already
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close the connection. May be called again."""
         self._socket.close()
 
     def _read(self, read: wire.Read[T]) -> T:

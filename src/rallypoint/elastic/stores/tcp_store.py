@@ -1,8 +1,8 @@
-"""The store that `torch.distributed.TCPStore` is: a client of one server, which it may host.
+"""The counterpart of `torch.distributed.TCPStore`: a client of one server, which it may host.
 
-It speaks the protocol of torch's, so that either side may be torch's own. What differs is that
-nothing hangs: a plain answer is waited for as long as the timeout, or 5 s if that is longer, and
-the loss of a server is an error that names it. A server runs on a thread with a loop of its own.
+It uses the protocol of torch's store, so that either side may be torch's. Unlike with torch, no
+call hangs: the limit of a plain answer is the timeout, or 5 s if that is longer, and the loss of a
+server is an error that names the server. A server runs on a thread with its own event loop.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TCPStore(Store):
 
     @property
     def host(self) -> str:
-        """The host as it was given."""
+        """The host that was given."""
         return self._host
 
     @property
@@ -132,7 +132,7 @@ class TCPStore(Store):
 
     @property
     def is_host(self) -> bool:
-        """Whether the server is in this process, by this object."""
+        """Whether this object hosts the server."""
         return self._server is not None
 
     @property
@@ -141,7 +141,7 @@ class TCPStore(Store):
         return self._uses_libuv
 
     def close(self) -> None:
-        """End the connection, and the server if it is here. Safe to call again."""
+        """End the connection, and the server if this object hosts it. May be called again."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class TCPStore(Store):
         self.close()
 
     def clone(self) -> TCPStore:
-        """Another connection to the same server, which only the first object hosts."""
+        """Return another connection to the same server; only the first object hosts the server."""
         clone = TCPStore(self._connect_to, self._port, timeout=self.timeout)
         clone._host, clone._uses_libuv = self._host, self._uses_libuv
         return clone
@@ -257,7 +257,7 @@ class TCPStore(Store):
 
 
 def _reachable(listener: socket.socket) -> tuple[str, int]:
-    """Return where a listening socket can be reached from this machine."""
+    """Return an address of this machine that reaches a listening socket."""
     address, port = listener.getsockname()[:2]
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address), port
 
@@ -301,8 +301,8 @@ def _listener(host: str, port: int, fd: int | None) -> socket.socket:
 class ServerThread:
     """A server that listens from construction to `close`; the thread ends with the process.
 
-    `listener` is bound, and taken over. Everybody whom `gate` admits may use the store. Joining is
-    adding to `counter_key`: `wait_joined` counts it.
+    `listener` is bound, and owned by this object from here on. Peers that `gate` admits may use the
+    store. Clients join by adding to `counter_key`, which `wait_joined` counts.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class ServerThread:
     ) -> None:
         self._pid = os.getpid()
         self.address = _reachable(listener)
-        """Where this process reaches it."""
+        """The address at which this process reaches the server."""
         listener.setblocking(False)
         # Inherited by what it accepts; replies are small, and must not wait for each other.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -324,7 +324,7 @@ class ServerThread:
         self._started.wait()
 
     def wait_joined(self, count: int, timeout_s: float) -> int:
-        """Wait until so many have joined, and return how many have."""
+        """Wait until `count` clients have joined, and return how many have."""
         return self._machine.wait_counted(count, timeout_s)
 
     def close(self) -> None:
@@ -359,7 +359,7 @@ class ServerThread:
 
 
 class _Tenants:
-    """The servers of this process that several masters use, by port."""
+    """The servers of this process that several masters share, by port."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -378,7 +378,7 @@ class _Tenants:
             return found
 
     def leave(self, server: ServerThread) -> bool:
-        """Return whether nobody uses the server any more."""
+        """Release a use of the server; return whether it was the last one."""
         with self._lock:
             left = self._users.pop(server, 1) - 1
             if left:
@@ -392,7 +392,7 @@ _tenants = _Tenants()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket bound to this address and no other; port 0 picks one.
+    """Return a socket bound to exactly this address; port 0 picks one.
 
     Raises StoreConnectionError if the port is taken, or the address is not of this machine.
     """
@@ -406,7 +406,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _CountingMachine(KeyValueMachine):
-    """Counts what is added to one key, on the loop's thread; other threads wait for the count."""
+    """A machine that counts additions to one key, for waits of other threads."""
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
@@ -422,7 +422,7 @@ class _CountingMachine(KeyValueMachine):
         return number
 
     def wait_counted(self, count: int, timeout_s: float) -> int:
-        """Wait until so many have been counted, and return how many have."""
+        """Wait for a count of `count`, and return the present one."""
         with self._changed:
             self._changed.wait_for(lambda: self._counted >= count, timeout_s)
             return self._counted

@@ -1,12 +1,12 @@
-"""Countdown timers that end a worker which hangs, with torch's vocabulary and without torch.
+"""Countdown timers that end a hanging worker, with torch's vocabulary and without torch.
 
     from rallypoint.elastic.timer import expires
 
     with expires(after=60, scope="all_reduce"):
         all_reduce(...)
 
-In a worker of `rallypoint run` that is all: the agent keeps the time. Elsewhere `configure` says
-which server does: `LocalTimerServer` over a queue between processes, or `FileTimerServer` over a
+In a worker of `rallypoint run` this suffices: the agent keeps the timers. Elsewhere `configure`
+sets the server: `LocalTimerServer` over a queue between processes, or `FileTimerServer` over a
 named pipe, which torch's clients can use as well.
 """
 

@@ -1,6 +1,7 @@
-"""The block that must be over in time, and what clients and servers of timers have in common.
+"""A deadline for a block of code, and the base classes of timer clients and servers.
 
-A worker imports this to use `expires`: whatever only servers need is imported when one is made.
+A worker imports this to use `expires`: modules that only servers need are imported when one is
+made.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ _native: AgentTimers | None = None
 
 
 class TimerRequest:
-    """A timer that is acquired, or released when `expiration_time` is negative.
+    """The request to start a timer, or to release it when `expiration_time` is negative.
 
-    What a `worker_id` is, client and server settle between them. The time is in seconds since the
-    epoch.
+    Client and server agree on the meaning of `worker_id`. The time is in seconds since the epoch.
     """
 
     __slots__ = ("expiration_time", "scope_id", "worker_id")
@@ -59,33 +59,36 @@ class TimerRequest:
 
 
 class TimerClient(ABC):
-    """How a worker sets timers. Its server decides what happens when one ends."""
+    """The interface by which a worker sets timers.
+
+    The server decides what happens when one ends.
+    """
 
     @abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Start the timer of this scope; it ends at so many seconds since the epoch."""
+        """Start the timer of this scope, which ends at this time in seconds since the epoch."""
 
     @abstractmethod
     def release(self, scope_id: str) -> None:
-        """End it: nothing will happen."""
+        """Release the timer of this scope."""
 
 
 def configure(timer_client: TimerClient | None) -> None:
-    """Set the client of every `expires` that is given none."""
+    """Set the default client of `expires`."""
     global _client
     _client = timer_client
 
 
 class expires(ContextDecorator):  # noqa: N801
-    """Have this worker ended unless the block is over `after` seconds from its beginning.
+    """A deadline for a block: the worker is ended if it takes longer than `after` seconds.
 
-    `scope` names the timer in what a person reads; without one it is the caller's `file#line`. Two
-    blocks of one scope are one timer: nested ones need scopes of their own. `client` is used
-    instead of the configured one. In a worker of `rallypoint run` neither is needed. May also
-    decorate a function, and be entered again.
+    `scope` names the timer in messages; the default is the caller's `file#line`. Two blocks of one
+    scope share one timer, so nested ones need different scopes. `client` replaces the configured
+    one. In a worker of `rallypoint run` neither is needed. May also decorate a function, and be
+    entered again.
 
-    Raises ValueError for what is no number of seconds, TypeError for a scope that is no text;
-    RuntimeError at the beginning of the block where there is no client, and what the client raises:
+    Raises ValueError for an invalid number of seconds, TypeError for a scope that is not a text;
+    RuntimeError at the beginning of the block if there is no client, and the client's errors:
     BrokenPipeError when its server can't be reached.
     """
 
@@ -125,10 +128,7 @@ def _place(frame: object) -> str:
 
 
 def _own_client() -> AgentTimers:
-    """Return the timers that the agent of this worker keeps.
-
-    Raises RuntimeError outside of rallypoint.
-    """
+    """Return the client of this worker's agent. Raises RuntimeError outside of rallypoint."""
     global _native
     found = shm()
     if found is None:
@@ -146,22 +146,22 @@ def _own_client() -> AgentTimers:
 
 
 class RequestQueue(ABC):
-    """Where requests arrive."""
+    """The queue of a server's requests."""
 
     @abstractmethod
     def size(self) -> int:
-        """Return how many are there now."""
+        """Return the number of waiting requests."""
 
     @abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """At most `size` requests, waiting at most `timeout` seconds for them."""
+        """Return at most `size` requests, after waiting for at most `timeout` seconds."""
 
 
 class TimerServer(ABC):
-    """A thread that takes requests from a queue, and reaps the workers whose timers have ended.
+    """A thread that takes requests from a queue, and reaps workers whose timers have expired.
 
-    Subclasses keep the timers and say how a worker is reaped. The thread wakes at each request, and
-    otherwise after `max_interval` seconds at the latest.
+    Subclasses keep the timers and define how a worker is reaped. The thread wakes at each request,
+    and otherwise after `max_interval` seconds at the latest.
     """
 
     def __init__(
@@ -175,15 +175,15 @@ class TimerServer(ABC):
 
     @abstractmethod
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Start timers, and end those whose time is negative."""
+        """Start timers, and release those whose time is negative."""
 
     @abstractmethod
     def clear_timers(self, worker_ids: set[object]) -> None:
-        """End all timers of these workers."""
+        """Release all timers of these workers."""
 
     @abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[object, list[TimerRequest]]:
-        """Return by worker what ended at `deadline` (seconds since the epoch) or before."""
+        """Return the timers that expired by `deadline` (seconds since the epoch), by worker."""
 
     @abstractmethod
     def _reap_worker(self, worker_id: object) -> bool:
@@ -202,14 +202,14 @@ class TimerServer(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it, `max_interval` at most. Safe to call again."""
+        """Stop the thread and wait for it, `max_interval` at most. May be called again."""
         self._stopped.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(self._max_interval + 1)
 
     def _next_look_s(self) -> float:
-        """Return how long nothing can end; subclasses that know more may say less."""
+        """Return the seconds until the next look; a subclass that knows more may return less."""
         return self._max_interval
 
     def _watch(self) -> None:
@@ -247,7 +247,7 @@ def _log() -> logging.Logger:
 
 
 def register(pending: PendingTimers, requests: Iterable[TimerRequest]) -> None:
-    """Start these timers, and end those whose time is negative."""
+    """Start these timers, and release those whose time is negative."""
     from rallypoint.worker.timers import Countdown
 
     for request in requests:

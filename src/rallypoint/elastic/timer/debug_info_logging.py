@@ -1,4 +1,4 @@
-"""A line about timers that have expired."""
+"""The log line about expired timers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _log = logging.getLogger(__name__)
 
 
 def log_debug_info_for_expired_timers(run_id: str, expired_timers: dict[int, list[str]]) -> None:
-    """Log which timers of which processes have expired, by pid, with level INFO; nothing for none.
+    """Log the expired timers by pid, with level INFO; nothing if there are none.
 
-    Torch's does so where its logger shows it.
+    Torch's function logs where its own logger is configured to.
     """
     for pid, scopes in expired_timers.items():
         names = ", ".join(map(repr, scopes))

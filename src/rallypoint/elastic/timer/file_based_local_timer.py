@@ -18,7 +18,7 @@ _PAUSE_S = 0.1
 
 
 class FileTimerRequest(TimerRequest):
-    """A request of one process. `signal` is what ends it; 0 or less: nothing does."""
+    """A request of one process. `signal` ends the process; 0 or less: no signal is sent."""
 
     def __init__(
         self, worker_pid: int, scope_id: str, expiration_time: float, signal: int = 0
@@ -31,7 +31,7 @@ class FileTimerRequest(TimerRequest):
 
     @property
     def worker_pid(self) -> int:
-        """The same as `worker_id`."""
+        """The `worker_id`, by torch's other name."""
         assert isinstance(self.worker_id, int)
         return self.worker_id
 
@@ -41,7 +41,7 @@ class FileTimerRequest(TimerRequest):
     __hash__ = None
 
     def to_json(self) -> str:
-        """Return the line that a client writes, without its end."""
+        """Return the line that a client writes, without its line feed."""
         from rallypoint.wire.timer_lines import format_timer_line
 
         return format_timer_line(self.worker_pid, self.scope_id, self.expiration_time, self.signal)
@@ -50,8 +50,9 @@ class FileTimerRequest(TimerRequest):
 class FileTimerClient(TimerClient):
     """Sets timers of this process through the pipe at `file_path`, which the server has made.
 
-    When one ends the server sends `signal` (none if 0 or less). A call blocks for a second at most;
-    it raises BrokenPipeError when nobody reads the pipe, RuntimeError for too long a scope.
+    When a timer expires the server sends `signal` (none if 0 or less). A call blocks for a second
+    at most; it raises BrokenPipeError when the pipe has no reader, RuntimeError for too long a
+    scope.
     """
 
     def __init__(self, file_path: str, signal: int = signal.SIGKILL) -> None:
@@ -65,17 +66,17 @@ class FileTimerClient(TimerClient):
         self._pipe.send(request.scope_id, request.to_json())
 
     def release(self, scope_id: str) -> None:
-        """End it."""
+        """Release the timer of this scope."""
         self._pipe.send(scope_id, FileTimerRequest(os.getpid(), scope_id, -1, 0).to_json())
 
 
 class FileTimerServer:
-    """Keeps timers that come through a named pipe made at `file_path`, in a thread.
+    """Keeps the timers that come through a named pipe made at `file_path`, in a thread.
 
-    When one ends its process gets the signal that the request names, and nobody else does. A pipe
-    that is there is replaced. `run_id` is for people. The thread looks at least every
-    `max_interval` seconds. `log_event(name, request)` is told what happens: `watchdog started`,
-    `timer expired`, `kill worker process`, `watchdog stopped`.
+    When a timer expires, only its process gets the signal of the request. An existing pipe is
+    replaced. `run_id` is for messages. The thread looks at least every `max_interval` seconds.
+    `log_event(name, request)` is called with each event: `watchdog started`, `timer expired`, `kill
+    worker process`, `watchdog stopped`.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class FileTimerServer:
         self._tell("watchdog started", None)
 
     def stop(self) -> None:
-        """Stop the thread, wait for it, and remove the pipe. Safe to call again."""
+        """Stop the thread, wait for it, and remove the pipe. May be called again."""
         if self._pipe.fileno() < 0:
             return
         self._stopping = True
@@ -132,27 +133,30 @@ class FileTimerServer:
         self._reap()
 
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
-        """Start timers, and end those whose time is negative."""
+        """Start timers, and release those whose time is negative."""
         register(self._pending, timer_requests)
 
     def clear_timers(self, worker_pids: set[int]) -> None:
-        """End all timers of these pids."""
+        """Release all timers of these pids."""
         self._pending.forget(*worker_pids)
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
-        """Return by pid what ended at `deadline` (seconds since the epoch) or before."""
+        """Return the timers that expired by `deadline` (seconds since the epoch), by pid."""
         return {
             int(pid): [FileTimerRequest(int(pid), x.scope, x.ends_at, x.signal) for x in timers]
             for pid, timers in self._pending.all_expired(deadline).items()
         }
 
     def get_last_progress_time(self) -> int:
-        """When a request came last, in seconds since the epoch; at first, when this was made."""
+        """Return the time of the last request, in seconds since the epoch.
+
+        At first, of the start.
+        """
         return self._progress_at
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
-        """Return whether there is such a process, zombies not counted.
+        """Return whether the process exists and is not a zombie.
 
         Raises OSError when the system can't tell.
         """

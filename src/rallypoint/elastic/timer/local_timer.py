@@ -33,7 +33,7 @@ class LocalTimerClient(TimerClient):
         self._queue.put(TimerRequest(os.getpid(), scope_id, expiration_time))
 
     def release(self, scope_id: str) -> None:
-        """End it."""
+        """Release the timer of this scope."""
         self._queue.put(TimerRequest(os.getpid(), scope_id, -1))
 
 
@@ -44,11 +44,11 @@ class MultiprocessingRequestQueue(RequestQueue):
         self._queue = mp_queue
 
     def size(self) -> int:
-        """Return how many are there, about."""
+        """Return the approximate number of waiting requests."""
         return int(self._queue.qsize())
 
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """At most `size` requests within `timeout` seconds."""
+        """Return at most `size` requests, after waiting for at most `timeout` seconds."""
         import queue
 
         requests: list[TimerRequest] = []
@@ -64,7 +64,7 @@ class MultiprocessingRequestQueue(RequestQueue):
 class LocalTimerServer(TimerServer):
     """Keeps the timers of processes that share a `multiprocessing` queue.
 
-    Ends a worker whose timer has ended by SIGKILL, and that worker only.
+    A worker whose timer has expired is ended by SIGKILL, and that worker only.
     """
 
     def __init__(self, mp_queue: Any, max_interval: float = 60, daemon: bool = True) -> None:
@@ -74,15 +74,15 @@ class LocalTimerServer(TimerServer):
         self._pending = PendingTimers(most=None)
 
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Start timers, and end those whose time is negative."""
+        """Start timers, and release those whose time is negative."""
         register(self._pending, timer_requests)
 
     def clear_timers(self, worker_ids: set[object]) -> None:
-        """End all timers of these pids."""
+        """Release all timers of these pids."""
         self._pending.forget(*worker_ids)
 
     def get_expired_timers(self, deadline: float) -> dict[object, list[TimerRequest]]:
-        """Return by pid what ended at `deadline` or before."""
+        """Return the timers that expired by `deadline`, by pid."""
         return {
             worker: [TimerRequest(worker, timer.scope, timer.ends_at) for timer in timers]
             for worker, timers in self._pending.all_expired(deadline).items()

@@ -1,4 +1,4 @@
-"""Names that programs use of torch's `elastic.utils`."""
+"""The names of torch's `elastic.utils` that programs use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one text that arguments may have replaced, and two helpers."""
+"""The text that is replaced in workers' arguments, and two helpers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rallypoint.worker.environ import get_env_variable_or_raise as get_env_varia
 
 
 class macros:  # noqa: N801  # Its name in torch.
-    """The one text that a worker's arguments may have replaced.
+    """The text that is replaced in a worker's arguments.
 
     As everywhere here, other `$` stay: torch turns `$$` into `$`.
     """

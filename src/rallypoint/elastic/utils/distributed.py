@@ -1,4 +1,4 @@
-"""Free ports, and stores that are made at them."""
+"""Free ports, and stores that listen on them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rallypoint.elastic.stores.tcp_store import TCPStore, bind
 def get_socket_with_port() -> socket.socket:
     """Return a socket that is bound to a free port of localhost.
 
-    No other process gets that port until it is closed. Raises StoreConnectionError if there is
-    none.
+    No other process gets that port until the socket is closed. Raises StoreConnectionError if there
+    is none.
     """
     return bind("localhost", 0)
 
 
 def get_free_port() -> int:
-    """Return the number of a port of localhost that is free now; another process may take it."""
+    """Return a port of localhost that is free now; another process may take it."""
     with get_socket_with_port() as free:
         port: int = free.getsockname()[1]
     return port

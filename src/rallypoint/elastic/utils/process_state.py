@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def read_proc_state(pid: int) -> str | None:
-    """Return one letter, as ps shows it: R, S, D, Z, ...; None where the kernel does not tell."""
+    """Return the state letter that ps shows: R, S, D, Z, ...; None where the kernel has none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
@@ -16,5 +16,5 @@ def read_proc_state(pid: int) -> str | None:
 
 
 def is_uninterruptible_state(state: str | None) -> bool:
-    """Whether it is that of a process which waits within the kernel, and that no signal reaches."""
+    """Return whether a process in this state waits in the kernel, where no signal reaches it."""
     return state is not None and state.startswith("D")

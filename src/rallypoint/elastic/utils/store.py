@@ -26,7 +26,7 @@ Name = Callable[[int], str]
 
 @contextmanager
 def store_timeout(store: Any, timeout: float) -> Iterator[None]:
-    """Set a store's timeout in seconds for the block, and the old one again however it ends."""
+    """Set a store's timeout in seconds within the block, and restore the old one after it."""
     before = store.timeout
     store.set_timeout(timedelta(seconds=to_seconds(timeout)))
     try:
@@ -129,7 +129,10 @@ def _absent(store: Any, ranks: list[int], keys: Sequence[str]) -> list[int]:
 
 
 def _is_timeout(error: Exception) -> bool:
-    """Torch's stores raise a class of their own, or an error that only its text distinguishes."""
+    """Return whether the error is a timeout, even of torch's stores.
+
+    They raise a class of their own, or an error that only its text distinguishes.
+    """
     theirs = any(cls.__name__ == "DistStoreError" for cls in type(error).__mro__)
     return isinstance(error, TimeoutError) or theirs or "timeout" in str(error).lower()
 

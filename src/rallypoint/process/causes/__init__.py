@@ -1,1 +1,1 @@
-"""Find why a worker failed in its output. Imported only after a failure."""
+"""The search for the cause of a worker's failure in its output. Imported only after a failure."""

@@ -39,16 +39,16 @@ _ABORTS = (
     r"(?P<text>\*\*\* (stack smashing|buffer overflow) detected \*\*\*.*)$",
     r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
 )
-"""The last words of native code that calls abort(3)."""
+"""The patterns of the last words of native code that calls abort(3)."""
 
 
 class Evidence(Struct, frozen=True):
-    """The reason of a failure, as a worker's output has it."""
+    """The cause of a failure according to the worker's output."""
 
     error: str = ""
     """The exception with its whole text; empty: there is no evidence."""
     traceback: str = ""
-    """Empty where there is none; else whole, or with signs where something was left out."""
+    """The traceback; empty: there is none. Left-out parts are marked."""
 
 
 def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evidence:
@@ -105,10 +105,9 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
 def _uncaught(
     found: Sequence[Traceback], program: Program
 ) -> tuple[Traceback | None, Traceback | None]:
-    """Return two tracebacks of exceptions that were not caught.
+    """Return the last traceback that was certainly uncaught, and the last one that may have been.
 
-    The last one of an exception that, as the source proves, nothing can have caught, and the last
-    one of which that is possible.
+    The source of the program shows whether a handler may have caught the exception.
     """
     possible = None
     for each in reversed(found):
@@ -124,7 +123,7 @@ def _uncaught(
 def _reached_the_top(link: ChainLink, program: Program) -> bool | None:
     """Return whether the source proves that nothing caught the exception.
 
-    None: a handler did, or may have, or the traceback is of another program.
+    None: a handler did or may have, or the traceback is that of another program.
     """
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
     if [frame.name for frame in frames[:2]] == ["<module>"] * 2 and frames[0].file == "<string>":

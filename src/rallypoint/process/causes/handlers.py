@@ -26,9 +26,9 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def is_handled(tree: ast.Module | None, line: int, exception: str) -> bool:
-    """Return whether a handler around this line may catch an exception of that class.
+    """Return whether a handler around this line may catch such an exception, and continue.
 
-    Outside of functions, and continue. Source that can't be parsed has no handlers.
+    Only handlers outside of functions are considered. Source that can't be parsed has none.
     """
     return tree is not None and any(
         _may_catch(handler, exception) and not _ends_the_program(handler)
@@ -46,9 +46,9 @@ def is_within_with(tree: ast.Module | None, line: int) -> bool:
 
 
 def exits_after(tree: ast.Module | None, line: int, exception: str, code: int) -> bool:
-    """Return whether the innermost handler around this line exits with `code`.
+    """Return whether the innermost matching handler around this line exits with `code`.
 
-    In the same function; one that may catch an exception of that class.
+    It is in the same function, and may catch an exception of that class.
     """
     if tree is None:
         return False
@@ -75,7 +75,7 @@ def _covers(node: ast.stmt, line: int) -> bool:
 def _exits_with(statement: ast.stmt, code: int) -> bool:
     """Return whether this last statement of a handler ends the program with `code`.
 
-    A function that returns the code is taken for a `main` whose result is the exit code.
+    A function that returns the code counts as a `main` whose result is the exit code.
     """
     match statement:
         case ast.Return(value=ast.Constant(value=int(number))):

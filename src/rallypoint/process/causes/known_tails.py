@@ -22,7 +22,7 @@ _BARS = (
     r".*\d+(\.\d+)? ?%.*[━█▓▒░╸╺#=.>-]{3,}",
 )
 _BARS_MAX = 10
-"""Most rows of bars that are drawn a last time as they are closed. More of them show that the
+"""The most rows of progress bars that are redrawn when they are closed. More rows show that the
 program continued."""
 _OF_A_TEXT = (
     r"CUDA kernel errors might be|For debugging consider passing|Compile with `TORCH_USE_CUDA",
@@ -80,7 +80,7 @@ _KNOWN = (
 
 @cache
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile the patterns at their first use, which most failures do not need."""
+    """Compile the patterns at their first use, because most failures do not need them."""
     return re.compile("|".join(f"(?:{one})" for one in patterns))
 
 
@@ -140,7 +140,7 @@ def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback
 
 
 def are_known_tails(rows: Sequence[str]) -> bool:
-    """Return whether there is nothing else in these rows."""
+    """Return whether all of these rows are known tails."""
     return all(
         is_known_tail(row) or (index > 0 and row[0].isspace()) for index, row in enumerate(rows)
     )

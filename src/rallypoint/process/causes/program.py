@@ -1,4 +1,4 @@
-"""The program of a worker that failed, and whether its output may have the cause. Pure."""
+"""The program of a failed worker, and whether a traceback is the program's own. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SourceOf: TypeAlias = Callable[[str], str | None]
 
 
 class Program(Struct, frozen=True):
-    """The worker's own program, as far as its command line shows it."""
+    """The worker's program, as far as its command line shows it."""
 
     source_of: SourceOf = lambda _: None
     files: frozenset[str] = frozenset()
-    """Names that the file of its outermost code may have; empty: not known."""
+    """The possible file names of its outermost code; empty: not known."""
 
 
 def may_have_told(exit_: WorkerExit) -> bool:

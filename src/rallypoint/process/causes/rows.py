@@ -46,7 +46,7 @@ def shown_rows(rows: Sequence[str]) -> list[str]:
 def _from_a_whole_row(data: bytes) -> bytes:
     """Return `data` without the rest of a row whose beginning is lost.
 
-    Unless a traceback begins in that rest.
+    The rest is kept if a traceback begins in it.
     """
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
     if ends and HEADER in data[: min(ends)]:

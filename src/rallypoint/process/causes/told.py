@@ -12,13 +12,13 @@ from rallypoint.process.causes.tracebacks import read_tracebacks
 
 _SIGABRT = 6
 _WORDS = 200
-"""Length of an exception that is compared with the message."""
+"""The number of characters of an exception that are compared with the message."""
 
 
 def traceback_of(exit_: WorkerExit) -> str:
-    """Return the traceback, in the report's detail, of the exception that ended the worker.
+    """Return the traceback in the detail of the exception that ended the worker.
 
-    "" if there is none, or if a fatal signal ended it.
+    Empty if there is none, or if a fatal signal ended the worker.
     """
     if exit_.code is not None and exit_.message.startswith(f"exit code {exit_.code}"):
         return ""  # The program handled the exceptions in its last lines.
@@ -31,7 +31,7 @@ def traceback_of(exit_: WorkerExit) -> str:
 
 
 def detail_is_traceback(exit_: WorkerExit) -> bool:
-    """Return whether `detail` begins with that traceback."""
+    """Return whether the `detail` of an exit begins with a traceback of its exception."""
     found = traceback_of(exit_)
     rows = exit_.detail.strip("\n").splitlines()
     return bool(found) and read_tracebacks(rows)[0].begin == 0

@@ -29,17 +29,17 @@ class ChainLink(Struct, frozen=True):
 
     begin: int
     error_at: int
-    """Number of the exception's first row."""
+    """The number of the exception's first row."""
     error: str
-    """Text of that row."""
+    """The text of that row."""
     frames: tuple[TraceFrame, ...]
-    """Outermost frame first."""
+    """The frames, the outermost first."""
     rows: tuple[str, ...]
     """All rows before the exception, without their prefix."""
     strip: Callable[[str], str | None]
     """Removes the prefix from a row; returns None if the row has another one."""
     is_whole: bool = False
-    """True if `rows` have the exception too."""
+    """Whether `rows` include the exception."""
     catcher: TraceFrame | None = None
     """The frame that caught the exception, if frames above it are shown too."""
 
@@ -50,7 +50,7 @@ class Traceback(Struct, frozen=True):
     begin: int
     links: tuple[ChainLink, ...]
     is_ignored: bool
-    """True if Python printed an exception that it ignored."""
+    """Whether Python printed and ignored the exception."""
 
     @property
     def last(self) -> ChainLink:
@@ -84,16 +84,16 @@ _IGNORED = (
     r"Exception ignored (in|on|while|from)\b|(future|task): <Task |"
     r"Error in atexit\._run_exitfuncs:|--- Logging error ---"
 )
-"""Rows before the traceback of an exception that Python ignored."""
+"""The patterns of rows before the traceback of an exception that Python ignored."""
 _FOREIGN_ROWS = 12
-"""Most rows of other programs within one traceback."""
+"""The most rows of other programs within one traceback."""
 _OTHER_ROWS = 400
-"""Most rows with another prefix within one traceback: several programs may write at once."""
+"""The most rows with another prefix within one traceback, when several programs write at once."""
 _SCANNED_ROWS = 1000
-"""Most rows from the first row of a shape to its exception."""
+"""The most rows from the first row of a traceback to its exception."""
 _FRAMES_MAX = 400
 _TEXT_ROWS = 60
-"""Most rows between an exception that ends with a colon and the traceback in its text."""
+"""The most rows between an exception that ends with a colon and the traceback in its text."""
 
 
 def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
@@ -133,7 +133,7 @@ _GROUP_PART = r"\s+\| (\S.*)$"
 
 
 def _row_before(rows: Sequence[str], link: ChainLink) -> str | None:
-    """Return the nearest row before it that is not blank."""
+    """Return the nearest row before the link that is not blank."""
     own = rows[link.begin]
     if f"Original {_TITLE}" in own:
         return "Original "
@@ -170,9 +170,10 @@ def _links(rows: Sequence[str]) -> Iterator[ChainLink]:
 
 
 def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str | None]:
-    """Return a function that removes the text before the traceback from each row.
+    """Return a function that removes the prefix of a traceback from each row.
 
-    The text of its first row, if the next row has it too. Numbers in it may differ.
+    It is the text before the traceback in its first row, if the next row has it too; numbers in it
+    may differ.
     """
     following = next((row for row in rows[at + 1 : at + 4] if row.strip() and not is_gap(row)), "")
     if not prefix:
@@ -469,4 +470,4 @@ _SHAPES: tuple[Callable[[Sequence[str], int], ChainLink | None], ...] = (
     _pretty_errors,
     _pytest,
 )
-"""Readers of the shapes, in the order in which they are tried."""
+"""The readers of the forms of tracebacks, in the order in which they are tried."""

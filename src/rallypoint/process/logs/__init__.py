@@ -1,1 +1,1 @@
-"""Where the output of workers goes: plan, log directory, log specs."""
+"""The destinations of workers' output: plan, log directory, log specs."""

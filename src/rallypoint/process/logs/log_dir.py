@@ -43,19 +43,19 @@ from rallypoint.process.relay.remembered import RECENT_BYTES, Remembered, Stream
 
 _PROBE_BYTES = 4096
 LEAST_FREE_BYTES = 1 << 20
-"""A file system with less than this is full, or with less than an eighth if it is a small one."""
+"""The least free space in bytes; a small file system is full with less than an eighth free."""
 TEMPORARY_PLACES = ("/tmp", "/var/tmp")
-"""Where a temporary directory is made, if not where a person has said."""
+"""The places for a temporary directory if none was given."""
 _ERROR_FILE = "error.json"
 _FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
-"""Length of the end of a log file that is read at first, and at most."""
+"""The length of the end of a log file that is read at first, and at most."""
 _PART_BYTES = 256 * 1024
 
 Layout = Literal["torchrun", "rounds"]
 
 
 class LogDir(Struct, frozen=True):
-    """Where this agent's workers write. `root` is empty when there are no files."""
+    """The directory of this agent's log files. `root` is empty when there are no files."""
 
     root: str
     is_temporary: bool
@@ -138,18 +138,20 @@ class LogDir(Struct, frozen=True):
         return place
 
     def close(self, *, keep: bool) -> None:
-        """At the end of the job: remove a temporary directory, unless `keep`. Never raises.
+        """Remove a temporary directory at the end of the job, unless `keep`.
 
-        `keep` is true when a person asked for files (redirect, tee) and something failed.
+        Never raises.
+
+        `keep` is true when a user asked for files (redirect, tee) and something failed.
         """
         if self.is_temporary and self.root and not keep:
             remove_tree(self.root)
 
 
 def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
-    """Make a directory of this agent alone, which stays. Raises OSError.
+    """Make a directory of this agent alone, which is not removed. Raises OSError.
 
-    Under `log_dir`, else under the temporary one.
+    It is under `log_dir`, or else under the temporary directory.
     """
     stem = f"{safe_name(run_id)}_stacks_"
     if log_dir is None:
@@ -160,7 +162,7 @@ def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
 
 
 def error_file(round_dir: str, local_rank: int) -> str:
-    """Return where a worker may leave its exception; empty without a directory."""
+    """Return the path of a worker's error file; empty without a directory."""
     return os.path.join(round_dir, str(local_rank), _ERROR_FILE) if round_dir else ""
 
 
@@ -176,7 +178,7 @@ def open_log(path: str) -> int:
 
 
 def read_remembered(path: str) -> tuple[StreamPiece, ...]:
-    """Return the pieces of this log file that a relay would have remembered, and its end.
+    """Return the pieces of a log file that a relay would remember, and its end.
 
     Empty if it can't be read. Blocks on the file. Reads at most the last 8 MiB.
     """
@@ -222,15 +224,16 @@ def is_null_device(path: str) -> bool:
 
 
 def path_text(path: str) -> str:
-    """`path` for a person or a peer, on one line: bytes that are no UTF-8 are shown as in `\\xff`,
-    control characters as in `\\n`.
+    r"""Return `path` on one line, for a person or a peer.
+
+    Bytes that are not UTF-8 are shown as in `\xff`, control characters as in `\n`.
     """
     text = os.fsencode(path).decode(errors="backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def storage_error(path: str, error: OSError) -> RallypointError:
-    """Return the one line for a person about a log file or directory that can't be used."""
+    """Return the error, one line, for an unusable log file or directory."""
     if (short := out_of_files(error)) is not None:
         return short
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -246,9 +249,9 @@ def storage_error(path: str, error: OSError) -> RallypointError:
 
 
 def full_place(paths: Iterable[str]) -> str:
-    """Return the one line about the first of these files whose file system is full.
+    """Return the line about the first of these files whose file system is full; empty: none is.
 
-    Empty: none is. A program that can't write its error to such a file ends without a word.
+    A program that can't write its error to such a file ends without a message.
     """
     for path in filter(None, paths):
         folder = os.path.dirname(path)
@@ -301,7 +304,7 @@ def _make(path: str) -> bool:
 
 
 def set_aside(path: str) -> None:
-    """Have a file that may be there end in the first number that is free. Raises OSError."""
+    """Rename a file, if it exists, to its name with the first free number. Raises OSError."""
     if not os.path.exists(path):
         return
     number = 1
@@ -328,6 +331,6 @@ def _point(link: str, target: str) -> None:
 
 
 def safe_name(run_id: str) -> str:
-    """`run_id` with nothing in it that a file name or a shell would trip over."""
+    """Return the run id without characters that are special in file names or shells."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run_id)
     return safe.lstrip(".")[:64] or "job"

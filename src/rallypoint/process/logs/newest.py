@@ -1,7 +1,7 @@
 """The newest output of a round's workers on this node, wherever it goes.
 
-From the relay, or from files that workers write themselves. For people who ask for it; bounded per
-look.
+It is read from the relay, or from files that workers write themselves. For people who ask for it;
+bounded per look.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rallypoint.process.relay.messages import OUTPUT_BYTES, StreamOutput
 from rallypoint.threads import run_in_thread
 
 _NEWEST = -1
-"""The position before anything was read."""
+"""The position before the first read."""
 
 
 class OutputLines(Struct, frozen=True):
@@ -27,22 +27,22 @@ class OutputLines(Struct, frozen=True):
 
     local_rank: int
     stream: int
-    """1 or 2."""
+    """The stream: 1 for stdout, 2 for stderr."""
     wall_time: float
     data: bytes
     left_out: int = 0
-    """The number of bytes before these lines that are not kept any more."""
+    """The number of bytes before these lines that were dropped."""
     next: int = -1
-    """The position after them."""
+    """The position after these lines."""
 
 
 class ReadStart(Struct, frozen=True):
-    """Where to begin to read."""
+    """The place from which to read."""
 
     newest: int
-    """With so many of the newest lines,"""
+    """The number of newest lines to begin with."""
     read: Mapping[tuple[int, int], int] = {}
-    """and in these streams with what comes after a position. By local rank, and 1 or 2."""
+    """The positions from which to read some streams instead, by local rank, and 1 or 2."""
 
 
 class OutputReader:
@@ -67,9 +67,9 @@ class OutputReader:
         self._outputs, self._round = outputs, round_number
         self._start, self._unfinished = start, unfinished
         self._relayed: dict[tuple[int, int], int] = {}
-        """Where to go on."""
+        """The next position of each relayed stream."""
         self._files: dict[tuple[int, int], tuple[str, int]] = {}
-        """Where they are, and where to go on."""
+        """The file of each other stream, and the next position."""
         self.unread: list[tuple[int, int]] = []
         self._has_more = False
         """Whether there is more to be read at once."""
@@ -90,7 +90,7 @@ class OutputReader:
                 self.unread.append(key)
 
     async def read(self) -> AsyncGenerator[list[OutputLines], None]:
-        """Give all that has come since the last time, in parts; files are read in a thread."""
+        """Yield the new output since the last time, in parts; files are read in a thread."""
         lines = []
         if self._files:
             lines = await run_in_thread(self._read_files, "rallypoint-output")
@@ -102,10 +102,7 @@ class OutputReader:
             lines = []
 
     async def _read_relay(self, now: float) -> list[OutputLines]:
-        """Return the lines that have come, as far as the relay has them, up to `OUTPUT_BYTES`.
-
-        `now`: Unix time.
-        """
+        """Return new lines from the relay, up to `OUTPUT_BYTES`. `now` is Unix time."""
         relay = self._outputs.relay
         if relay is None or not self._relayed:
             self._has_more = False
@@ -124,7 +121,7 @@ class OutputReader:
         return lines
 
     def _read_files(self) -> list[OutputLines]:
-        """Return the lines that have come, as far as they are in files. Blocks on them."""
+        """Return new lines from files. Blocks on the files."""
         lines: list[OutputLines] = []
         for key, (path, position) in self._files.items():
             try:
@@ -148,7 +145,7 @@ class OutputReader:
         before: int,
         found: StreamOutput | Newest,
     ) -> list[OutputLines]:
-        """Return the lines of this stream; `before`: the place up to which it was read."""
+        """Return the lines of this stream; `before` is the position of the last read."""
         is_first = before == _NEWEST and not self._unfinished
         if not parts and (is_first or found.left_out):
             return [OutputLines(*key, 0.0, b"", found.left_out, found.next)]

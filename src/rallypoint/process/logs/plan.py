@@ -48,7 +48,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
 class ConsoleRoute(Enum):
-    """The part of a relayed stream that reaches the agent's own stdout or stderr."""
+    """The way of a relayed stream to the agent's own stdout or stderr."""
 
     NONE = "none"
     RAW = "raw"  # every byte as it came
@@ -58,24 +58,24 @@ class ConsoleRoute(Enum):
 
 
 class StreamWish(Struct, frozen=True):
-    """The output that was asked for, of one stream of one worker."""
+    """The requested destinations of one stream of one worker."""
 
     path: str = ""
     """The file of the stream; empty: none."""
     tee: bool = False
     """Whether its lines go to the console too."""
     hidden: bool = False
-    """Whether all that is not written to a file is discarded (`--local-ranks-filter`)."""
+    """Whether output without a file is discarded (`--local-ranks-filter`)."""
     max_bytes: int = 0
-    """The size at which its file is rotated; 0: it grows."""
+    """The size at which its file is rotated; 0: no limit."""
     copies: Copies | None = None
-    """The second file for some of the lines, as a tee has it."""
+    """The second file for some of the lines of a teed stream."""
     is_read: bool = False
-    """The relay looks for the worker's progress in it."""
+    """Whether the relay looks for the worker's progress in it."""
 
 
 class Copies(Struct, frozen=True):
-    """The shown lines in which one of `texts` is found also go to the file `path`."""
+    """Copies of shown lines that contain one of `texts` to the file `path`."""
 
     path: str
     texts: tuple[str, ...]
@@ -86,15 +86,15 @@ class Inherit(Struct, frozen=True):
 
 
 class ToFile(Struct, frozen=True):
-    """The worker writes to this file; nobody stands between."""
+    """The worker writes to this file directly."""
 
     path: str
 
 
 class ToRelay(Struct, frozen=True):
-    """The worker writes to a pipe that the relay empties.
+    """The worker writes to a pipe that the relay reads.
 
-    `path` is empty without a file, which is rotated when it reaches `max_bytes`; 0: it grows.
+    `path` is empty without a file. The file is rotated when it reaches `max_bytes`; 0: no limit.
     """
 
     console: ConsoleRoute
@@ -120,7 +120,7 @@ def resolve_mode(
 def plan_stream(stream: Std, wish: StreamWish, *, mode: OutputMode, inherits: Std) -> Route:
     """Return the route of one stream; `mode` is a settled one (see `resolve_mode`).
 
-    `inherits`: those of the agent's streams that workers are to have themselves, as terminals.
+    `inherits` has the agent's streams that workers inherit, as terminals.
     """
     if mode is OutputMode.AUTO:
         raise ValueError("the output mode must be settled before streams are planned")
@@ -142,12 +142,12 @@ def plan_stream(stream: Std, wish: StreamWish, *, mode: OutputMode, inherits: St
 
 
 def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) -> bool:
-    """Whether to colour; `no_color` and `term` are the variables NO_COLOR and TERM, if set."""
+    """Return whether to use colours; the variables NO_COLOR and TERM are None if not set."""
     return is_terminal and not no_color and term != "dumb"
 
 
 def drawing_wanted(*, term: str | None) -> bool:
-    """Return whether a terminal can redraw what stands there already; `term` is TERM, if set."""
+    """Return whether a terminal can redraw lines; `term` is TERM, if set."""
     return term != "dumb"
 
 
@@ -200,9 +200,9 @@ class Std(IntFlag):
 
     @classmethod
     def from_str(cls, vm: str) -> Std | dict[int | str, Std]:
-        """Read `3`, or a map such as `0:1,10:3,g12:2`, whose global ranks are keys such as `"g12"`.
+        """Parse `3`, or a map such as `0:1,10:3,g12:2`; global ranks are keys such as `"g12"`.
 
-        Raises ValueError, one line with the text and what would be right.
+        Raises ValueError, one line with the text and the valid form.
         """
         if ":" not in vm:
             return _std(vm, vm)
@@ -219,11 +219,14 @@ class Std(IntFlag):
 
 
 StdMap: TypeAlias = Std | Mapping[Any, Std]
-"""The same streams of every worker; or by local rank (5) and global rank ("g12")."""
+"""The same streams for every worker; or by local rank (5) and global rank ("g12")."""
 
 
 def rank_key(text: str) -> int | str | None:
-    """`5` -> 5 (a local rank), `g12` -> "g12" (a global one); None for anything else."""
+    """Parse a rank: `5` is 5 (a local rank), `g12` is "g12" (a global one).
+
+    None for other texts.
+    """
     text = text.strip()
     digits = text.removeprefix("g")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
@@ -239,12 +242,12 @@ def streams_of(wanted: StdMap, local_rank: int, rank: int) -> Std:
 
 
 def is_named(ranks: Collection[int | str] | None, local_rank: int, rank: int) -> bool:
-    """Return whether a filter lets this worker through; None lets all through."""
+    """Return whether a filter includes this worker; None includes all."""
     return ranks is None or local_rank in ranks or f"g{rank}" in ranks
 
 
 def to_map(val_or_map: StdMap, local_world_size: int) -> dict[int, Std]:
-    """Return one entry per local rank; who is not named gets none. Global ranks are left out."""
+    """Return one entry per local rank; a rank that is not named has none. Without global ranks."""
     return {rank: streams_of(val_or_map, rank, -1) for rank in range(local_world_size)}
 
 
@@ -268,7 +271,7 @@ def parse_std_map(text: str, nproc: int, *, flag: str = "") -> StdMap:
 
 
 def check_ranks(ranks: Collection[int | str], nproc: int, origin: str) -> None:
-    """Raise UsageError, beginning with `origin`, if a local rank is none of this node's."""
+    """Raise UsageError, beginning with `origin`, if a local rank does not exist on this node."""
     for rank in ranks:
         if isinstance(rank, int) and rank >= nproc:
             raise UsageError(

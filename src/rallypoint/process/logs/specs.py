@@ -77,16 +77,16 @@ def _paths(name: str, given: Mapping[K, object]) -> dict[K, str]:
 
 
 class Reifies(Protocol):
-    """The part of a `LogsSpecs` that is needed; torch's have it, too."""
+    """The part of a `LogsSpecs` that is needed; torch's objects have it, too."""
 
     def reify(self, envs: Environs) -> LogsDest:
-        """Return where the streams go."""
+        """Return the destinations of the streams."""
 
 
 class LogsSpecs(ABC):
     """Decides where the output of this node's workers goes.
 
-    A subclass may call this constructor, which keeps what it is given in `_redirects`, `_tee` and
+    A subclass may call this constructor, which keeps its arguments in `_redirects`, `_tee` and
     `_local_ranks_filter`.
     """
 
@@ -108,13 +108,13 @@ class LogsSpecs(ABC):
 
         Called in the agent's loop: should not block for long.
 
-        Whatever it raises ends the agent with one line.
+        An exception ends the agent with one line.
         """
 
     @property
     @abstractmethod
     def root_log_dir(self) -> str | None:
-        """The directory that holds all files; None when it is not known yet."""
+        """The directory that holds all files; None while it is not known."""
 
 
 class DefaultLogsSpecs(LogsSpecs):
@@ -156,7 +156,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str | None:
-        """`log_dir` as it was given; else the temporary directory, once there is one."""
+        """The given `log_dir`; else the temporary directory, once there is one."""
         if self._base is not None:
             return self._base
         return self._log_dir.root if self._log_dir is not None else None
@@ -171,7 +171,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the files lie in a directory that was made for them alone."""
+        """Whether the files are in a temporary directory of their own."""
         return self._log_dir is not None and self._log_dir.is_temporary
 
     @property
@@ -183,11 +183,10 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._base is None and (names_any(self._redirects) or names_any(self._tee))
 
     def open(self, run_id: str, temp_dir: str = "") -> LogDir:
-        """Make this agent's directory; only the first call does.
+        """Make this agent's directory; only the first call does. Blocks on the file system.
 
-        Blocks on the file system. `temp_dir`: in place of the usual one.
-
-        Raises LogStorageError or UsageError, each one line with the path and the fix.
+        `temp_dir` replaces the usual one. Raises LogStorageError or UsageError, each one line with
+        the path and the fix.
         """
         with naming_parameters():
             return self._open(run_id, temp_dir)
@@ -213,9 +212,11 @@ class DefaultLogsSpecs(LogsSpecs):
             self._log_dir = None
 
     def remove_empty(self, dest: LogsDest) -> None:
-        """Remove a round's directories that hold no file, of a temporary directory. Never raises.
+        """Remove a round's empty directories below a temporary directory.
 
-        For a program that runs workers by itself: it has no end at which `close` would be called.
+        Never raises.
+
+        For a program that runs workers by itself, without an end at which `close` would be called.
         """
         if self._log_dir is None or not self._log_dir.is_temporary:
             return
@@ -267,13 +268,13 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 class CommandLogsSpecs(DefaultLogsSpecs):
-    """The same of a command line: what is raised names its options."""
+    """The default of a command line: errors name its options."""
 
     open, reify = DefaultLogsSpecs._open, DefaultLogsSpecs._reify
 
 
 def known_logs_specs() -> list[str]:
-    """Return the names that `--logs-specs` takes: `default`, and what installed packages offer."""
+    """Return the names for `--logs-specs`: `default`, and those of installed packages."""
     from importlib.metadata import entry_points
 
     offered = [*entry_points(group=GROUP), *entry_points(group=TORCH_GROUP)]
@@ -288,9 +289,10 @@ def make_logs_specs(
     tee: StdMap,
     local_ranks_filter: Collection[int | str] | None,
 ) -> LogsSpecs:
-    """Load and make the plug-in of this name; ours comes before torch's. Imports its package.
+    """Load and make the plug-in of this name; Rallypoint's come before torch's.
 
-    Raises UsageError when there is none, and LogsSpecsError when it raises: one line each.
+    Imports its package. Raises UsageError when there is none, and LogsSpecsError when it raises:
+    one line each.
     """
     entry, group = _find(name)
     try:
@@ -328,7 +330,7 @@ def _find(name: str) -> tuple[EntryPoint, str]:
 
 
 def _for_group(wanted: StdMap, group: str) -> object:
-    """Torch's classes want torch's Std; whoever is written for torch has imported it by now."""
+    """Return the value with torch's Std for torch's classes; torch is imported by now."""
     std: Any = getattr(sys.modules.get(_TORCH_MODULE), "Std", Std) if group == TORCH_GROUP else Std
     if isinstance(wanted, Std):
         return std(int(wanted))

@@ -1,4 +1,4 @@
-"""The output of this node's workers, put together: plan, files and relay."""
+"""The output of this node's workers: the combination of plan, files and relay."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ class OutputSettings(Struct, frozen=True):
     mode: OutputMode
     prefix: LinePrefix
     inherits: Std
-    """The agent's streams that workers have themselves, as terminals."""
+    """The agent's streams that workers inherit, as terminals."""
     draws: bool = True
-    """Whether a terminal may redraw what a worker draws."""
+    """Whether a terminal may redraw a worker's unfinished output."""
     local_ranks_filter: tuple[int | str, ...] | None = None
-    """The only workers that reach the console, if given; a global rank is written "g12"."""
+    """The workers whose output reaches the console, if given; a global rank is written "g12"."""
     stdout_filters: tuple[str, ...] = ()
-    """Teed lines with one of these texts are copied to a file of the round."""
+    """Teed stdout lines that contain one of these texts are copied to a file of the round."""
     stderr_filters: tuple[str, ...] = ()
     log_max_bytes: int = 0
-    """The size at which a log file is rotated; 0: it grows."""
+    """The size at which a log file is rotated; 0: no limit."""
     progress_pattern: str = ""
     """The pattern that the relay looks for in the workers' output; empty: none."""
 
 
 class WorkerOutput(Struct, frozen=True):
-    """One worker's descriptors (None: the agent's own) and the files to be told about it."""
+    """One worker's descriptors (None: the agent's own) and the names of its files."""
 
     stdout_fd: int | None
     stderr_fd: int | None
     error_file: str
-    """For TORCHELASTIC_ERROR_FILE; empty without files."""
+    """The path for TORCHELASTIC_ERROR_FILE; empty without files."""
     log_file: str
-    """Where its last lines are to be found: stderr's file, else stdout's, else empty."""
+    """The file of its last lines: stderr's, else stdout's, else empty."""
     stdout_file: str = ""
     """The log file of its stdout; empty: there is none."""
 
@@ -74,7 +74,7 @@ class WorkerOutput(Struct, frozen=True):
         return self.log_file
 
     def close(self) -> None:
-        """Close our copies, once the worker has its own. Call exactly once."""
+        """Close the agent's copies, once the worker has its own. Call exactly once."""
         for fd in (self.stdout_fd, self.stderr_fd):
             if fd is not None:
                 os.close(fd)
@@ -89,17 +89,17 @@ class WorkerOutputs(Struct, eq=False):
     _routes: dict[tuple[int, int, Std], Route] = field(default_factory=dict)
 
     def read_progress(self, round_number: int, shm: str) -> None:
-        """Have the relay look for progress in the output of this round's workers.
+        """Have the relay look for progress in the output of this round's workers, if configured.
 
-        They are opened next, if that was asked for; `shm`: the path of their shared memory, empty:
-        there is none.
+        Their streams are opened next. `shm` is the path of their shared memory; empty: there is
+        none.
         """
         pattern = self.settings.progress_pattern
         if self.relay is not None and pattern and shm:
             self.relay.read_progress(round_number, shm, pattern)
 
     async def progress_read(self) -> None:
-        """Wait until all that the workers wrote was looked at, but not for long."""
+        """Wait until all output so far was searched for progress, with a limit."""
         if self.relay is not None and self.settings.progress_pattern:
             await self.relay.progress_read()
 
@@ -117,9 +117,9 @@ class WorkerOutputs(Struct, eq=False):
     def open_files(
         self, dest: LogsDest, round_number: int, ranks: Mapping[int, int]
     ) -> list[WorkerOutput]:
-        """Return the same where the files are known; `ranks` by local rank.
+        """Open the streams for known files; `ranks` by local rank.
 
-        Raises what `open_round` does, but for what its plug-in raises.
+        Raises what `open_round` does, except a plug-in's errors.
         """
         self._routes = {k: r for k, r in self._routes.items() if k[0] >= round_number - 1}
         opened: list[WorkerOutput] = []
@@ -200,13 +200,13 @@ class WorkerOutputs(Struct, eq=False):
                 return self.relay.add(worker, stream, route, prefix, draws=self.settings.draws)
 
     def route_of(self, round_number: int, local_rank: int, stream: Std) -> Route | None:
-        """Return where a stream of a worker of this round, or the one before it, goes."""
+        """Return the route of a stream of a worker of this round, or the one before it."""
         return self._routes.get((round_number, local_rank, stream))
 
     async def last_words(self, round_number: int, local_rank: int) -> LastWords:
-        """Return the end of the output of a worker that has ended.
+        """Return the end of the output of a worker that has ended. Blocks on its log files.
 
-        Empty for a stream that this agent can't read. Blocks on the worker's log files.
+        Empty for a stream that this agent can't read.
         """
         routes = [self.route_of(round_number, local_rank, each) for each in (Std.ERR, Std.OUT)]
         relayed = LastWords()

@@ -33,11 +33,10 @@ def main() -> None:
 
 
 def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None:
-    """Make the call that `calls.PickledCall` holds, and leave its result.
+    """Make the call in a `calls.PickledCall`, and write its result.
 
-    Consumes no descriptor but closes `call_fd`.
-
-    What the function, or an import for it, raises is written to the error file, and raised.
+    Closes `call_fd`, and no other descriptor. An exception of the function, or of an import for it,
+    is written to the error file, and raised.
     """
     import io
     import pickle
@@ -75,9 +74,9 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
 
 
 def prepare_from(call_fd: int) -> dict[str, object]:
-    """In a prepared process: have the paths of a call's caller, and closes `call_fd`.
+    """Set the paths of a call's caller in a prepared process, and close `call_fd`.
 
-    Returns what `import_main` needs.
+    Returns the data for `import_main`.
     """
     import io
     import pickle
@@ -88,7 +87,7 @@ def prepare_from(call_fd: int) -> dict[str, object]:
 
 
 def import_main(main_module: dict[str, object]) -> None:
-    """Import the caller's main module, as `multiprocessing` does, unless that was done before."""
+    """Import the caller's main module, as `multiprocessing` does, unless it was imported before."""
     from multiprocessing import process, spawn
 
     current = process.current_process()
@@ -107,7 +106,7 @@ def run_call(
     result_fd: int,
     environ: Mapping[str, str],
 ) -> None:
-    """In a fork of the caller, which has function and arguments."""
+    """Call the function in a fork of the caller, which has function and arguments."""
     from rallypoint.process import titles
 
     set_environ(environ)
@@ -117,7 +116,7 @@ def run_call(
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """In a fork of the caller: run a Python command line."""
+    """Run a Python command line in a fork of the caller."""
     from rallypoint.process import titles
     from rallypoint.process.prepared import command_line
 
@@ -131,13 +130,13 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def set_environ(environ: Mapping[str, str]) -> None:
-    """Have exactly this environment."""
+    """Replace the environment by this one."""
     os.environ.clear()
     os.environ.update(environ)
 
 
 def _recorded(body: Callable[[], None]) -> None:
-    """Run it; what it raises is written to the error file, and raised, without our own frames."""
+    """Run `body`; write its exception to the error file, and raise it, without internal frames."""
     from rallypoint.worker.error_file import ErrorHandler, record
 
     class Handler(ErrorHandler):
@@ -149,7 +148,7 @@ def _recorded(body: Callable[[], None]) -> None:
 
 
 def show_users_frames() -> None:
-    """Have an uncaught exception printed without the frames that led to the user's program."""
+    """Have uncaught exceptions printed without the frames that led to the user's program."""
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -227,7 +226,7 @@ def _what(function: object, result: object) -> str:
 
 
 def _read(fd: int) -> bytes:
-    """Return all of a file whose position other processes share."""
+    """Read a whole file whose position other processes share."""
     size, chunks, offset = os.fstat(fd).st_size, [], 0
     while offset < size:
         chunks.append(os.pread(fd, size - offset, offset))

@@ -1,7 +1,7 @@
-"""Calls on their way to function workers (see `bootstrap`), and what they return, on its way back.
+"""The transport of calls to function workers (see `bootstrap`), and of their results.
 
 Each call and each result has a file in memory. So a worker leaves a result of any size and exits;
-nothing of it passes through the agent's loop. It is bounded by memory only.
+nothing of it passes through the agent's loop. Only memory limits it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.
 
 
 class PickledCall:
-    """A call as a worker reads it: the caller's preparation, then the function and its arguments.
+    """A call for a worker: the caller's preparation, then the function and its arguments.
 
-    `fds` are copies of the descriptors in the arguments. All stay open for the restarts to come,
-    until `close`, or for as long as this object lives.
+    `fds` are copies of the descriptors in the arguments. They stay open for later restarts, until
+    `close`, or for the life of this object.
     """
 
     def __init__(self, fd: int, fds: Sequence[int]) -> None:
@@ -30,7 +30,7 @@ class PickledCall:
         self._is_open = True
 
     def close(self) -> None:
-        """Safe to repeat."""
+        """Close the descriptors. May be repeated."""
         if self._is_open:
             self._is_open = False
             for fd in (self.fd, *self.fds):
@@ -67,7 +67,7 @@ def pickle_calls(call: FunctionCall) -> list[PickledCall]:
 def interpreter_command() -> list[str]:
     """Return the command of this interpreter with this process's options.
 
-    -X, -W, -O and the like; its streams are unbuffered.
+    They are -X, -W, -O and the like; its streams are unbuffered.
     """
     from multiprocessing.spawn import get_command_line
 
@@ -78,9 +78,9 @@ def interpreter_command() -> list[str]:
 def bootstrap_argv(
     call: PickledCall, result_fd: int, title: str
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return the command to exec, and the descriptors to pass, for a worker that makes this call.
+    """Return the command and the descriptors of a worker that makes this call.
 
-    The title is only there to be seen in `ps -f`.
+    The title is only for `ps -f`.
     """
     fds = ",".join(map(str, call.fds))
     argv = [*interpreter_command(), BOOTSTRAP, str(call.fd), str(result_fd), fds, title]
@@ -88,7 +88,7 @@ def bootstrap_argv(
 
 
 class _Inheritance:
-    """The interface that a pickler of `multiprocessing` asks for while a child is being made."""
+    """The interface that a pickler of `multiprocessing` needs while a child is being made."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -191,16 +191,16 @@ def memory_file(name: str) -> int:
 
 
 class ResultFiles:
-    """One per worker of a round: `open` each, then `load` or `close` all.
+    """The results of a round's workers: `open` each, then `load` or `close` all.
 
-    What is left of a round that nobody asks about is thrown away with this object.
+    Unread results are dropped with this object.
     """
 
     def __init__(self) -> None:
         self._fds: dict[int, int] = {}
 
     def open(self, local_rank: int) -> int:
-        """Return the descriptor for the worker of this local rank; it stays ours to close."""
+        """Return the descriptor for the result of this worker; the caller does not close it."""
         self._fds[local_rank] = memory_file("rallypoint-result")
         return self._fds[local_rank]
 
@@ -216,7 +216,7 @@ class ResultFiles:
             self.close()
 
     def close(self) -> None:
-        """Throw away what was left. Safe to repeat."""
+        """Drop the remaining results. May be repeated."""
         while self._fds:
             os.close(self._fds.popitem()[1])
 
@@ -255,10 +255,10 @@ class InheritedFd:
         self._place = place
 
     def detach(self) -> int:
-        """Return the descriptor, which the caller then owns. In the worker."""
+        """Return the descriptor in the worker; the caller then owns it."""
         return _of_this_worker[self._place]
 
 
 def inherit(fds: list[int]) -> None:
-    """In a worker, before its arguments are unpickled."""
+    """Set the inherited descriptors in a worker, before its arguments are unpickled."""
     _of_this_worker[:] = fds

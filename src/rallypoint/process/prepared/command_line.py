@@ -1,7 +1,8 @@
-"""A worker's Python command line, run by a process that is there already.
+"""A Python command line that an existing process runs.
 
-For the prepared process, whose interpreter may be older than ours and have no other package: what
-`python [options] script args` and `python [options] -m module args` do once they have started.
+For the prepared process, whose interpreter may be older than the agent's and lack other packages:
+it does what `python [options] script args` and `python [options] -m module args` do after their
+start.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _WITH_VALUE = ("-X", "-W")
 
 
 class CommandLine(NamedTuple):
-    """`python *options` and what it runs: a `script`, a `module`, or a `path` given to runpy."""
+    """The `python *options` and its program: a `script`, a `module`, or a `path` given to runpy."""
 
     python: str
     options: tuple[str, ...]
@@ -30,7 +31,10 @@ class CommandLine(NamedTuple):
 
 
 def parse(argv: Sequence[str]) -> CommandLine | None:
-    """None when it is no command line of Python that can be run here (`python -c`, `sleep 1`)."""
+    """Parse a command line; None if it is not one of Python's that can run here.
+
+    Examples are `python -c` and `sleep 1`.
+    """
     program = os.path.basename(argv[0]) if argv else ""
     if "python" not in program and "pypy" not in program:
         return None
@@ -50,7 +54,7 @@ def parse(argv: Sequence[str]) -> CommandLine | None:
 
 
 def add_first_path(line: CommandLine) -> None:
-    """Put into sys.path what Python puts there for it."""
+    """Add the directory to sys.path that Python adds for this command line."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, first_path(line))
 
@@ -67,7 +71,7 @@ def first_path(line: CommandLine) -> str:
 
 
 def run(line: CommandLine, argv: Sequence[str]) -> None:
-    """Run it as `__main__`, to its end; `argv` is the whole command."""
+    """Run the program as `__main__`, to its end; `argv` is the whole command."""
     sys.orig_argv = list(argv)
     sys.argv[:] = [line.name, *line.arguments]
     if line.kind == "module":
@@ -83,7 +87,7 @@ def run(line: CommandLine, argv: Sequence[str]) -> None:
 
 
 def _run_module(name: str) -> None:
-    """Run the module as `python -m` does, which prints one line for a module that it can't find."""
+    """Run the module as `python -m` does; a missing module gives one line."""
     import runpy
 
     try:
@@ -98,7 +102,7 @@ def _run_module(name: str) -> None:
 
 
 def _holds_modules(name: str) -> bool:
-    """Return whether a directory, or an archive."""
+    """Return whether the path is a directory or an archive, which may hold modules."""
     if name.endswith((".py", ".pyc")):
         return False
     import zipfile

@@ -27,9 +27,11 @@ from rallypoint.process.spawn import (
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 FORK_TIMEOUT_S = 5.0
-"""For each fork of a round. A process that does not answer by then is replaced."""
+"""The time limit of each fork of a round, in seconds. A process that does not answer by then is
+replaced."""
 KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
-"""Native pools that would start when their library is imported; workers get theirs."""
+"""The variables of native thread pools that would start when their library is imported; workers get
+their own values."""
 
 _LENGTH = struct.Struct("=I")
 
@@ -55,7 +57,7 @@ class Preparation(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """The one message of a prepared process: that it can fork, or why it never will."""
+    """The single message of a prepared process: it can fork, or the reason why it never will."""
 
     ready: bool = False
     error: str = ""
@@ -67,10 +69,10 @@ _adopting_lock = threading.Lock()
 
 
 def adopt_orphans(owner: object) -> None:
-    """Have orphans of what this process starts become its children.
+    """Make orphans of this process's descendants its children, which it then must reap.
 
-    It must reap them, until the last owner calls `release_orphans`. Raises UsageError where the
-    system has no such thing.
+    This applies until the last owner calls `release_orphans`. Raises UsageError where the system
+    lacks this.
     """
     with _adopting_lock:
         if not syscalls.adopt_orphans(True):
@@ -79,7 +81,7 @@ def adopt_orphans(owner: object) -> None:
 
 
 def release_orphans(owner: object) -> None:
-    """Call exactly once per `adopt_orphans`."""
+    """Undo `adopt_orphans`; call exactly once for each call of it."""
     with _adopting_lock:
         _adopting.remove(owner)
         if not _adopting:
@@ -87,7 +89,7 @@ def release_orphans(owner: object) -> None:
 
 
 class PreparedProcess:
-    """One that lives, until `stop`. Its owner must `adopt_orphans`."""
+    """A running prepared process, until `stop`. Its owner must `adopt_orphans`."""
 
     def __init__(self, process: WorkerProcess, control: socket.socket, guard: Guard) -> None:
         self.pid, self._control, self._guard = process.pid, control, guard
@@ -97,9 +99,11 @@ class PreparedProcess:
     def start(
         cls, preparation: Preparation, environ: Mapping[str, str], guard: Guard, title: str
     ) -> PreparedProcess:
-        """Exec it; `ps -f` shows the title.
+        """Execute the process, with the title for `ps -f`.
 
-        It imports on its own; see `readiness`. Raises UsageError when the interpreter can't be run.
+        It imports by itself; see `readiness`.
+
+        Raises UsageError when the interpreter can't be run.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -126,7 +130,7 @@ class PreparedProcess:
         return prepared
 
     def fileno(self) -> int:
-        """Becomes readable when there is something to read, or it has died."""
+        """Return the descriptor, which is readable with a message, or when the process has died."""
         return self._control.fileno()
 
     def readiness(self) -> Readiness | None:
@@ -187,7 +191,7 @@ class PreparedProcess:
         guard.spare(self.pid)
 
     def stop(self) -> None:
-        """Kill and reap it. Its workers live on. Call exactly once."""
+        """Kill and reap the process. Its workers continue. Call exactly once."""
         self._control.close()
         abandon([self.pid], self._guard)
 

@@ -1,6 +1,6 @@
 """The obstacles to forking a process that has imported big libraries.
 
-A fork takes the calling thread only. A thread of Python's may hold any lock; a CUDA context can't
+A fork copies the calling thread only. A thread of Python's may hold any lock; a CUDA context can't
 be used in the child. A native pool is rebuilt by its library, if that was written for it. Runs in
 the prepared process: needs the standard library only.
 """
@@ -20,9 +20,9 @@ _MOMENTS, _MOMENT_S = 5, 0.01
 
 
 def python_threads() -> list[str]:
-    """Names of Python's threads but the main one; those that were not made by `threading` too.
+    """Return the names of Python's threads except the main one, even without `threading`.
 
-    Where the kernel knows of more threads, it gives those that have just begun a moment to show.
+    If the kernel knows more threads, it waits a moment for those that have just begun.
     """
     for _ in range(_MOMENTS):
         if (found := _known_to_python()) or not native_threads():
@@ -38,7 +38,7 @@ def _known_to_python() -> list[str]:
 
 
 def native_threads() -> list[str]:
-    """Names, as the kernel knows them, of all threads but the first."""
+    """Return the kernel's names of all threads except the first."""
     names = []
     for task in os.listdir("/proc/self/task"):
         if int(task) != os.getpid():
@@ -51,7 +51,7 @@ def native_threads() -> list[str]:
 
 
 def cuda_is_initialised() -> bool:
-    """Return whether this process has called CUDA, by torch or otherwise."""
+    """Return whether this process has initialised CUDA, by torch or otherwise."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return True
@@ -65,7 +65,7 @@ def cuda_is_initialised() -> bool:
 
 
 def give_openblas_its_threads(environ: Mapping[str, str]) -> None:
-    """In a worker: as many as OpenBLAS would have had if it had been loaded here.
+    """Set the number of OpenBLAS's threads in a worker, as if it had been loaded there.
 
     In the prepared process it was kept at one, at which it starts none.
     """

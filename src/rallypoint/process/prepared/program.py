@@ -31,9 +31,9 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _sibling(name: str, folder: str = ".") -> Any:
-    """Import a module beside this one by its path: this interpreter may not have our package.
+    """Import a module beside this one by its path: this interpreter may not have the package.
 
-    Names that shadow nobody's module.
+    The names shadow no other module.
     """
     spec = importlib.util.spec_from_file_location(
         f"_rallypoint_{name}", os.path.join(FOLDER, folder, f"{name}.py")
@@ -59,12 +59,12 @@ else:
 _LENGTH, _RECORD = struct.Struct("=I"), struct.Struct("=i")
 _MAX_FDS = 253
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""The limit that the workers are to have; a batch of many takes more."""
+"""The limit of descriptors for workers; this process needs more for a large batch."""
 _PR_SET_PDEATHSIG = 1
 
 
 class WorkerToFork(NamedTuple):
-    """One to fork: its command (empty: the call in `fds`), environment and descriptors."""
+    """A worker to fork: its command (empty: the call in `fds`), environment and descriptors."""
 
     argv: list[str]
     env: dict[str, str]
@@ -84,10 +84,7 @@ class StartGate(NamedTuple):
 
 
 class Broken(Exception):
-    """A reason, in one line, why this process can't be forked from.
-
-    Or why a module can't be imported.
-    """
+    """The process can't be forked from, or a module can't be imported; the text is one line."""
 
 
 def main() -> None:
@@ -120,7 +117,7 @@ def main() -> None:
 
 
 def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
-    """Import; returns warnings. Raises: Broken."""
+    """Import the modules, and return warnings. Raises Broken."""
     if argv:
         line = command_line.parse(argv)
         assert line is not None
@@ -216,7 +213,7 @@ def _wait_for(child: int) -> None:
 
 
 def become(worker: WorkerToFork) -> None:
-    """In a worker: be what was asked for, with the user's frames on top of nothing."""
+    """Become the worker in a fork: run its program, with no other frames in its traceback."""
     bootstrap.set_environ(worker.env)
     titles.overwrite(worker.argv or [titles.of_worker(worker.env)])
     native_threads.give_openblas_its_threads(worker.env)
@@ -232,7 +229,7 @@ def become(worker: WorkerToFork) -> None:
 
 
 def _fork_all(batch: list[WorkerToFork], report: int, gate: StartGate) -> WorkerToFork:
-    """In the short-lived child: fork each, tell its number or minus the error, and exit.
+    """Fork each worker in the short-lived child, report its pid or minus the error, and exit.
 
     Returns in each worker.
     """
@@ -258,7 +255,7 @@ def _tell_guard(gate: StartGate, record: int) -> None:
 
 
 def _begin(worker: WorkerToFork, batch: list[WorkerToFork], gate: StartGate, prctl: Any) -> None:
-    """In a worker: signals, streams, and then wait for the agent's word."""
+    """Set signals and streams in a worker, and then wait for the agent's start signal."""
     try:
         for number in signals.SENT_TO_EVERYBODY:
             if signal.getsignal(number) == signal.SIG_IGN:
@@ -323,7 +320,7 @@ def _why_not_imported(name: str, error: BaseException) -> str:
 
 
 def _receive(agent: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return one record and its descriptors. Exits when the agent is gone."""
+    """Receive one record and its descriptors. Exits when the agent is gone."""
     head, fds, _, _ = socket.recv_fds(agent, _LENGTH.size, _MAX_FDS)
     head += _exactly(agent, _LENGTH.size - len(head)) if head else _gone()
     return json.loads(_exactly(agent, _LENGTH.unpack(head)[0])), list(fds)

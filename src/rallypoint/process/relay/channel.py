@@ -1,4 +1,4 @@
-"""The relay's end of the channel to its agent, and the list of descriptors that it waits for."""
+"""The relay's end of the channel to its agent, and the descriptors that it polls."""
 
 from __future__ import annotations
 
@@ -26,19 +26,16 @@ class Channel:
         self._failed_paths: set[bytes] = set()
 
     def fileno(self) -> int:
-        """To poll."""
+        """Return the descriptor to poll."""
         return self._control.fileno()
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are reports that did not fit; `send` when the channel is writable."""
+        """Whether there are unsent reports; call `send` when the channel is writable."""
         return bool(self._reports)
 
     def receive(self) -> tuple[list[tuple[RelayRequest, list[int]]], bool]:
-        """Return the requests that have come, each with its descriptors.
-
-        And whether the agent is still there.
-        """
+        """Return the received requests with their descriptors, and whether the agent exists."""
         found: list[tuple[RelayRequest, list[int]]] = []
         while True:
             try:
@@ -52,15 +49,12 @@ class Channel:
             found.append((decode_request(packet), fds))
 
     def report(self, report: RelayReport) -> None:
-        """Tell the agent."""
+        """Send a report to the agent."""
         self._reports.append(encode(report))
         self.send()
 
     def report_failure(self, path: bytes, number: int | None) -> None:
-        """Report that a file or console took no more.
-
-        Only the first time of each is reported.
-        """
+        """Report the first failure of writing to a file or console."""
         if path not in self._failed_paths:
             self._failed_paths.add(path)
             self.report(WriteFailed(path, number or 0))
@@ -86,7 +80,7 @@ class Poller:
         self._watched: dict[int, int] = {}
 
     def watch(self, fd: int, events: int, *, also_out: bool = False) -> None:
-        """Have the next poll look for these events; 0: for none."""
+        """Set the events that the next poll waits for on this descriptor; 0: none."""
         wanted = events | (select.POLLOUT if also_out else 0)
         if self._watched.get(fd, 0) == wanted:
             return
@@ -98,5 +92,5 @@ class Poller:
             self._poll.unregister(fd)
 
     def wait(self, limit_ms: int | None) -> dict[int, int]:
-        """Blocks until there is an event; returns the events by descriptor."""
+        """Block until there is an event; return the events by descriptor."""
         return dict(self._poll.poll(limit_ms))

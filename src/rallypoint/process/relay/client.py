@@ -99,9 +99,9 @@ class Relay(Struct, eq=False):
         return cls(*_fork(setup), setup)
 
     def restart(self) -> None:
-        """Fork another process after `lost`; what the old one held is lost.
+        """Fork another process after `lost`; the unsent output of the old one is lost.
 
-        Raises OSError when the system can't fork; then all goes on as it does without a relay.
+        Raises OSError when the system can't fork; the agent then continues without a relay.
         """
         self.process.kill()
         self.process.wait()
@@ -150,12 +150,12 @@ class Relay(Struct, eq=False):
     def read_progress(self, round_number: int, shm: str, pattern: str) -> None:
         """Match the output of this round's workers, whose streams are added next, with a pattern.
 
-        As `process/relay/pattern.py` takes it; the path of their shared memory.
+        The pattern is one of `process/relay/pattern.py`; `shm` is the path of their shared memory.
         """
         self._send(ReadProgress(round_number, os.fsencode(shm), os.fsencode(pattern)))
 
     def status(self, text: str) -> None:
-        """Show this status line (a terminal only) until the next one; empty takes it away."""
+        """Show this status line (a terminal only) until the next one; an empty text removes it."""
         self._status = visible(text).encode()
         self._pump()
 
@@ -164,7 +164,7 @@ class Relay(Struct, eq=False):
         self._send(FoldInterrupts())
 
     def say(self, *lines: str) -> None:
-        """Write lines of the agent to stderr, as `observe.printing` makes them.
+        """Write lines of the agent to stderr, in the form of `observe.printing`.
 
         Without a relay (it was lost) they are written directly.
         """
@@ -181,26 +181,25 @@ class Relay(Struct, eq=False):
     async def last_words(
         self, round_number: int, local_rank: int, *, timeout_s: float = 2.0
     ) -> LastWords:
-        """Return the last words of a worker, with all that it wrote until now.
+        """Return the last words of a worker that has ended, with all of its output.
 
-        The tracebacks that the relay remembers, the end of stderr, and the end of stdout.
-
-        Call when the worker has ended. Empty when its streams are not relayed, when the relay was
-        lost, and when a console that takes nothing holds the relay for `timeout_s`.
+        They are the tracebacks that the relay remembers, the end of stderr, and the end of stdout.
+        Empty when its streams are not relayed, when the relay was lost, and when a blocked console
+        stops the relay for `timeout_s`.
         """
         wanted = partial(AskTail, round_number=round_number, local_rank=local_rank)
         answer = await self._ask(wanted, timeout_s)
         return answer.words if isinstance(answer, TailIs) else LastWords()
 
     async def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until all that workers and agent wrote until now is out; whether it was in time.
+        """Wait until all output so far is written; return whether it was in time.
 
         None waits as long as the consoles do: a reader that pauses (`| less`) loses nothing.
         """
         return await self._ask(AskDrain, timeout_s) is not None
 
     async def progress_read(self, timeout_s: float = 2.0) -> None:
-        """Wait until all that workers wrote until now was matched, but not longer."""
+        """Wait until all output so far was matched, but at most `timeout_s`."""
         await self._ask(AskProgress, timeout_s)
 
     async def output(
@@ -226,10 +225,12 @@ class Relay(Struct, eq=False):
         return answer.streams if isinstance(answer, OutputIs) else ()
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """Let the relay write out what it has, and end it. Safe to repeat.
+        """Let the relay write its remaining output, and end it.
 
-        Its process is gone afterwards, also when this is cancelled. `timeout_s` is as for `drain`;
-        a console that is behind by then gets STALL_S more, and so does an object of the program's.
+        May be repeated.
+
+        Its process is gone afterwards, even if this is cancelled. `timeout_s` is as for `drain`; a
+        console that is behind by then gets STALL_S more, and so does an object of the program's.
         """
         self._ending = True
         try:
@@ -245,7 +246,7 @@ class Relay(Struct, eq=False):
         await self._setup.objects.passed_on(STALL_S)
 
     def kill(self) -> None:
-        """End it at once; what it holds is lost. Safe to repeat."""
+        """Kill the relay at once; its unwritten output is lost. May be repeated."""
         self.process.kill()
         self._end()
 
@@ -285,7 +286,7 @@ class Relay(Struct, eq=False):
         self._pump()
 
     def _pump(self) -> None:
-        """Send what the socket takes now; the loop does the rest later."""
+        """Send what the socket takes now; the loop sends the rest later."""
         if self.is_lost:
             return
         self._listen()
@@ -353,7 +354,7 @@ class Relay(Struct, eq=False):
             future.set_result(answer)
 
     def _lose(self) -> None:
-        """Give up the relay, which is gone: what waits for it will not be served."""
+        """Give up the relay, which is gone, and end the waits for it."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -373,7 +374,7 @@ class Relay(Struct, eq=False):
 
 
 def _fork(setup: RelaySetup) -> tuple[ForkedProcess, socket.socket]:
-    """Return the process and our end of its control channel."""
+    """Return the relay's process and the agent's end of its control channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     agent_pid = os.getpid()

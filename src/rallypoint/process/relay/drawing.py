@@ -33,7 +33,7 @@ _RESET = b"\x1b[0m"
 
 
 def draws(text: bytes) -> bool:
-    """Return whether `text` moves the cursor of a terminal other than by its line feeds."""
+    """Return whether `text` moves a terminal's cursor other than by line feeds."""
     if b"\r" in text or b"\b" in text:
         return True
     return b"\x1b" in text and _MOVES.search(text) is not None
@@ -42,7 +42,7 @@ def draws(text: bytes) -> bool:
 def without_empty_end(text: bytes) -> bytes:
     """Return `text` without empty lines at its end.
 
-    They may be room for a bar below: the cursor will move up again.
+    They may be space for a bar below: the cursor will move up again.
     """
     if text.endswith(b"\n\n"):
         text = text.rstrip(b"\n") + b"\n"
@@ -60,7 +60,7 @@ def unfinished_escape(text: bytes) -> int:
 
 
 def cut(line: bytes, limit: int) -> tuple[bytes, bytes]:
-    """`line` at the last start of a UTF-8 character that is not beyond `limit`."""
+    """Split `line` at the last start of a UTF-8 character up to `limit`."""
     at = limit
     while at > limit - 4 and line[at] & 0xC0 == 0x80:
         at -= 1
@@ -84,7 +84,7 @@ class _Row(Struct):
 
 
 class Drawing:
-    """The rows of one stream that are no lines yet: at most MAX_ROWS of `limit` bytes each."""
+    """The unfinished rows of one stream: at most MAX_ROWS of `limit` bytes each."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -96,7 +96,7 @@ class Drawing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all that is left is the beginning of a line, which is `rest`."""
+        """Whether only the beginning of a plain line is left, which is `rest`."""
         return len(self._rows) == 1 and not self._rows[0].drawn and self._at is None
 
     @property
@@ -109,7 +109,7 @@ class Drawing:
         return [text for row in self._rows if (text := row.shown())]
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
-        """Return the lines that `data` finishes."""
+        """Add data, and return the lines that it finishes."""
         data = self._undecided + data
         waits = unfinished_escape(data)
         data, self._undecided = data[: len(data) - waits], data[len(data) - waits :]
@@ -135,7 +135,7 @@ class Drawing:
         return lines
 
     def settles_at(self) -> float:
-        """Return when `settle` has something to do, if nothing is fed before; or inf."""
+        """Return when `settle` has something to do, if no data comes before; or inf."""
         is_over = self._cursor > 0 or (self._came_by_line_feed and len(self._rows) > 1)
         return self._rows[0].touched_s + SETTLED_S if is_over else inf
 
@@ -242,7 +242,7 @@ class Drawing:
 
 
 REDRAW_S = 0.1
-"""The rows that workers draw are redrawn at most so often."""
+"""The shortest interval in seconds of redrawing workers' rows."""
 LEAST_ROWS = 3
 """The rows that may be used in a terminal of any height; else a third of its rows."""
 _ROW_BYTES = 4096
@@ -252,9 +252,9 @@ _ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x80-\xbf]")
 _WIDE = re.compile(rb"[\xe3-\xed\xf0-\xf4]")
 
 WorkerKey: TypeAlias = tuple[int, int]
-"""Round and local rank."""
+"""A worker: its round and local rank."""
 Key: TypeAlias = tuple[WorkerKey, int]
-"""A worker's stdout (1) or stderr (2)."""
+"""A worker's stream: stdout (1) or stderr (2)."""
 
 
 class Region:
@@ -283,7 +283,7 @@ class Region:
         self._status = text
 
     def show(self, key: Key, rows: list[bytes]) -> bool:
-        """Replace what this stream shows; no rows take it away. Whether that changes anything."""
+        """Replace the rows of this stream; no rows remove them. Return whether anything changed."""
         if self._drawn.get(key, []) == rows:
             return False
         if rows:
@@ -300,11 +300,11 @@ class Region:
         return self._painted_s + REDRAW_S if self._drawn else -inf
 
     def lines_due_at(self) -> float:
-        """Until when lines may wait, so that these rows are not redrawn for every line."""
+        """Return until when lines may wait, so that these rows are not redrawn for every line."""
         return self._painted_s + REDRAW_S if self._painted and self._drawn else -inf
 
     def forget(self) -> None:
-        """Forget what was painted: the terminal was another's meanwhile."""
+        """Forget what was painted, because another program used the terminal meanwhile."""
         self._is_stale |= self.is_painted
         self._painted = []
 
@@ -350,9 +350,9 @@ class Region:
         return rows + status
 
     def _height(self, columns: int) -> int:
-        """Return how many rows the terminal has made of what was painted.
+        """Return how many rows the painted text takes in the terminal.
 
-        Many wrap anew what has become too wide for them.
+        Many terminals wrap rows anew that have become too wide for them.
         """
         if columns >= self._columns or columns <= 0:
             return len(self._painted)
@@ -360,11 +360,11 @@ class Region:
 
 
 def _clipped(row: bytes) -> bytes:
-    """Return a row that a terminal can take ten times a second, with its colours ended."""
+    """Return a row cut to a length for frequent redrawing, with its colours ended."""
     return row[:_ROW_BYTES] + b"\x1b[0m" if b"\x1b" in row else row[:_ROW_BYTES]
 
 
 def _width(row: bytes, most: int) -> int:
-    """Return how many columns it takes, about."""
+    """Return the approximate width of a row in columns."""
     text = _ESCAPES.sub(b"", row)
     return min(len(text) + len(_WIDE.findall(text)), most)

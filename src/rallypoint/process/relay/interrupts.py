@@ -1,10 +1,9 @@
-"""Ctrl-C interrupts all workers at once, and each prints the same traceback.
+"""The folding of the tracebacks that workers print when Ctrl-C interrupts all of them. Pure.
 
-The console gets one line for all of them; log files keep everything.
-
-Pure: lines in, lines out. From `begin` on, a traceback is held back until it has ended, with those
-that it is chained to. One that ends in a KeyboardInterrupt is counted instead of shown. Every other
-is shown whole, and so is what takes longer than HOLD_S or more than HOLD_BYTES.
+The console gets one line for all of them; log files keep everything. From `begin` on, a traceback
+is held back until it has ended, with those that it is chained to. One that ends in a
+KeyboardInterrupt is counted instead of shown. Every other traceback is shown whole, and so is one
+that takes longer than HOLD_S or more than HOLD_BYTES.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _INTERRUPT = re.compile(rb"KeyboardInterrupt(:|\r?\Z)")
 
 
 class _Held(Struct):
-    """A traceback of one stream, as far as it has come."""
+    """A traceback of one stream, as far as it was received."""
 
     mark: bytes
     since_s: float
@@ -36,10 +35,7 @@ class _Held(Struct):
 
 
 class Interrupts:
-    """The lines that are held back of all streams, by their descriptors.
-
-    And the workers whose interrupts were folded.
-    """
+    """The held-back lines of all streams, by their descriptors, and the folded workers."""
 
     def __init__(self) -> None:
         self._folds = False
@@ -51,7 +47,7 @@ class Interrupts:
         self._folds = True
 
     def feed(self, fd: int, lines: bytes, prefix: int, now_s: float) -> bytes:
-        """Return the part of these whole lines, with prefixes of that length, that is shown now."""
+        """Return the part of these whole lines, with prefixes of that length, to show now."""
         if not self._folds or not lines:
             return lines
         return b"".join(
@@ -60,7 +56,7 @@ class Interrupts:
         )
 
     def take(self, fd: int) -> bytes:
-        """The stream has ended, or waits no longer: what is shown of what was held back."""
+        """Return the held-back lines to show of a stream that has ended, or waits no longer."""
         held = self._held.pop(fd, None)
         if held is None:
             return b""
@@ -74,11 +70,11 @@ class Interrupts:
         return min((held.since_s for held in self._held.values()), default=inf) + HOLD_S
 
     def overdue(self, now_s: float) -> list[int]:
-        """Return the streams to be taken from."""
+        """Return the streams whose lines were held back for too long."""
         return [fd for fd, held in self._held.items() if held.since_s + HOLD_S <= now_s]
 
     def summary(self) -> bytes:
-        """Return the one line for all that were folded since the last one; empty for none."""
+        """Return the line for the tracebacks folded since the last one; empty for none."""
         count, self._folded = len(self._folded), set()
         who = "1 worker was" if count == 1 else f"{count} workers were"
         return f"rallypoint: {who} interrupted (KeyboardInterrupt)\n".encode() if count else b""
@@ -109,7 +105,7 @@ class Interrupts:
 
 
 def _goes_on(held: _Held, body: bytes) -> bool:
-    """Whether a line may belong to the traceback that has ended: it leads over to another one."""
+    """Return whether a line may lead from the ended traceback to a chained one."""
     said = body.removeprefix(held.mark)
     if _TRACEBACK.match(body):
         return held.is_chained

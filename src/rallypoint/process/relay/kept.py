@@ -1,9 +1,9 @@
-"""The newest output of a worker's stream, for people who ask for it (`rallypoint logs`).
+"""The newest output of a worker's stream, for `rallypoint logs`.
 
-Pure: bytes and times in, lines out, in bounded memory.
+Pure; in bounded memory.
 
-Positions count the bytes of a stream from its beginning. Times are those at which the bytes came,
-to a tenth of a second.
+Positions count the bytes of a stream from its beginning. Times are those of the bytes' arrival, to
+a tenth of a second.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from rallypoint.process.relay.remembered import (
 )
 
 KEPT_BYTES = 32 * 1024
-"""The bytes that are kept of each stream."""
+"""The number of bytes that are kept of each stream."""
 MARK_S = 0.1
 MARKS_MAX = 256
 UNFINISHED_BYTES = 8 * 1024
+"""The most bytes of an unfinished line; a longer one counts as a line."""
 _STDOUT_BYTES = RECENT_BYTES // 2
 """Length of the end of stdout in a worker's last words; most errors are on stderr."""
-"""A line that grows longer without an end counts as one."""
 
 
 class Lines(Struct, frozen=True):
-    """Whole lines that came at one time."""
+    """Whole lines that arrived at one time."""
 
     at: float
     data: bytes
@@ -50,9 +50,9 @@ class Newest(Struct, frozen=True):
 
     lines: list[Lines]
     next: int
-    """Where what comes then begins."""
+    """The position of the following output."""
     left_out: int
-    """The number of bytes that are not kept any more."""
+    """The number of bytes that were dropped."""
     has_more: bool
 
 
@@ -65,15 +65,15 @@ class KeptOutput:
         """`begin`: the position of the first byte that comes."""
         self._held, self._begin = bytearray(), begin
         self._marks: deque[tuple[int, float]] = deque(maxlen=MARKS_MAX)
-        """Where the bytes begin that came at a time."""
+        """The positions and times of arrivals."""
 
     @property
     def end(self) -> int:
-        """The number of bytes that have come."""
+        """The number of bytes that have arrived."""
         return self._begin + len(self._held)
 
     def feed(self, data: bytes, now: float) -> None:
-        """Add bytes that have come."""
+        """Add received bytes."""
         if not self._marks or now >= self._marks[-1][1] + MARK_S:
             self._marks.append((self.end, now))
         gone = len(data) - KEPT_BYTES
@@ -93,10 +93,7 @@ class KeptOutput:
         return StreamPiece(self.end - len(data), data)
 
     def newest_at(self, lines: int) -> int:
-        """Return the position of the newest so many lines.
-
-        One that is not finished is one of them.
-        """
+        """Return the position of the newest `lines` lines, an unfinished one included."""
         end = len(self._held)
         at = end - 1 if self._held.endswith(b"\n") else end
         for _ in range(lines):
@@ -106,10 +103,10 @@ class KeptOutput:
         return self.end if not lines else self._begin + at + 1
 
     def after(self, position: int, most: int, *, unfinished: bool = False) -> Newest:
-        """Return the whole lines from this position on, at most so many bytes of them.
+        """Return the whole lines from this position on, at most `most` bytes of them.
 
-        `unfinished`: and what is not finished. With room for less than `UNFINISHED_BYTES` it may be
-        that nothing fits though there is more.
+        `unfinished` includes an unfinished line. With room for less than `UNFINISHED_BYTES` nothing
+        may fit although there is more.
         """
         begin = position
         if position < self._begin:
@@ -125,13 +122,13 @@ class KeptOutput:
         return Newest(self._at_times(begin, data), begin + len(data), left_out, has_more)
 
     def _first_line(self) -> int:
-        """Return the first whole line that is kept."""
+        """Return the position of the first whole kept line."""
         if not self._begin:
             return 0
         return self._begin + self._held.find(b"\n") + 1
 
     def _at_times(self, begin: int, data: bytes) -> list[Lines]:
-        """Return the lines with their times: a line belongs to the time at which it began."""
+        """Return the lines with their times: a line has the time of its beginning."""
         found: list[Lines] = []
         at, time = 0, self._marks[0][1] if self._marks else 0.0
         for mark, mark_at in self._marks:
@@ -154,7 +151,7 @@ class RoundsOutput:
         self._kept: dict[tuple[WorkerKey, int], KeptOutput] = {}
 
     def begin(self, worker: WorkerKey, request: AddStream) -> tuple[KeptOutput, Remembered | None]:
-        """For a new stream. The round before may still be asked about; older ones are history."""
+        """Begin to keep a new stream. The round before is kept too; older ones are dropped."""
         oldest = worker[0] - 1
         self._kept = {key: kept for key, kept in self._kept.items() if key[0][0] >= oldest}
         kept = self._kept[worker, request.stream] = KeptOutput()
@@ -176,7 +173,7 @@ class RoundsOutput:
         )
 
     def output_of(self, request: AskOutput, now: float) -> OutputIs:
-        """Return the kept output of the streams that are meant."""
+        """Return the kept output of the requested streams."""
         found: list[StreamOutput] = []
         room = OUTPUT_BYTES
         # Each time another stream has the room first: one that never ends must not keep it.

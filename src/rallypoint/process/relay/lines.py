@@ -1,8 +1,10 @@
-"""Bytes of a stream cut into whole lines, in bounded memory, and the last few of them.
+"""Streams of bytes cut into whole lines, in bounded memory.
 
-Pure: bytes and times in, bytes out. A line ends with a line feed; of one that was drawn, as
-progress bars are, the last state is the line (`drawing.py`). A line longer than the limit is
-given out in pieces, each a line of its own, never cut inside a UTF-8 character.
+Pure: bytes and times in, bytes out.
+
+A line ends with a line feed; of one that was redrawn, as progress bars are, the last state is the
+line (`drawing.py`). A line longer than the limit is split into several lines, never inside a UTF-8
+character.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rallypoint.process.relay.drawing import (
 
 LINE_LIMIT = 64 * 1024
 QUIET_S = 0.2
-"""An unfinished line is shown when nothing was added to it for so long."""
+"""The time in seconds without new data after which an unfinished line is shown."""
 TAIL_LINES = 20
 TAIL_BYTES = 8 * 1024
 _DUMP = re.compile(rb"Fatal Python error: |Current thread 0x")
@@ -31,8 +33,8 @@ _DEBUGGER = re.compile(rb"(db\)+|db>|>>>|In \[[0-9]+\]:) \Z")
 class LineAssembler:
     """Puts a prefix before each whole line of one stream.
 
-    Holds at most one unfinished line, or what the stream draws. Times are seconds of any clock that
-    only goes forward.
+    Holds at most one unfinished line, or the stream's drawing. Times are seconds of any monotonic
+    clock.
     """
 
     __slots__ = ("_drawing", "_fed_s", "_held", "_limit", "_prefix")
@@ -46,7 +48,7 @@ class LineAssembler:
 
     @property
     def begin(self) -> int:
-        """Where a line begins behind the prefix."""
+        """The length of the prefix, after which a line begins."""
         return len(self._prefix)
 
     def feed(self, data: bytes, now: float) -> bytes:
@@ -70,17 +72,17 @@ class LineAssembler:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether `settle` may have something to do."""
+        """Whether the stream is drawing, so that `settle` may have something to do."""
         return self._drawing is not None
 
     def due_at(self) -> float:
-        """When `settle` or `shown` will say something else, if nothing is fed before; or inf."""
+        """Return when `settle` or `shown` will have another result without new data; or inf."""
         if self._drawing is not None:
             return self._drawing.settles_at()
         return self._fed_s + QUIET_S if self._held else inf
 
     def settle(self, now: float) -> bytes:
-        """Return the lines that time completes: rows that were drawn and are left alone since."""
+        """Return the lines that are complete because their rows were not redrawn for a while."""
         if self._drawing is None:
             return b""
         lines = self._drawing.settle(now)
@@ -88,9 +90,9 @@ class LineAssembler:
         return self._lines(lines)
 
     def shown(self, now: float) -> list[bytes]:
-        """Return the parts of the stream that a terminal shows besides its lines.
+        """Return the parts of the stream that a terminal shows besides its lines, with the prefix.
 
-        A drawing, or a line that is not finished. Each with the prefix.
+        They are a drawing, or an unfinished line.
         """
         if self._drawing is not None:
             rows = self._drawing.rows
@@ -104,13 +106,13 @@ class LineAssembler:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether the unfinished line looks like a question to who sits at the terminal."""
+        """Whether the unfinished line looks like a question to the user at the terminal."""
         return self._drawing is None and _PROMPT.search(self._held[-2:]) is not None
 
     def take_prompt(self) -> bytes:
         """Return the unfinished line with its prefix, for a terminal.
 
-        A debugger's is not given out again; any other may be the beginning of a line.
+        A debugger's prompt is not returned again; any other may be the beginning of a line.
         """
         prompt = self._prefix + self._held
         if _DEBUGGER.search(self._held[-40:]):
@@ -127,7 +129,7 @@ class LineAssembler:
         return self._lines(rest)
 
     def matching(self, lines: bytes, texts: tuple[bytes, ...]) -> bytes:
-        """Return the lines that have one of `texts` behind the prefix."""
+        """Return the lines that contain one of `texts` after the prefix."""
         if not lines or not any(text in lines for text in texts):
             return b""
         begin = len(self._prefix)
@@ -145,12 +147,12 @@ class LineAssembler:
         return self._lines(lines)
 
     def _stop_drawing(self) -> None:
-        """From here on it is lines again, if nothing that is drawn is left."""
+        """Return to lines, if nothing that was drawn is left."""
         if self._drawing is not None and self._drawing.is_plain:
             self._held, self._drawing = self._drawing.rest, None
 
     def _plain(self, text: bytes) -> bytes:
-        """Return the whole lines of a text that draws nothing; the rest is held."""
+        """Return the whole lines of a text without drawing; the rest is held back."""
         if self._has_long_line(text):
             return self._lines(self._cut_up(text))
         # One replacement is several times as fast as work on each line.

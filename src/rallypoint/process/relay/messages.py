@@ -1,7 +1,7 @@
 """The messages between the agent and its relay process.
 
-One message is one packet of a SOCK_SEQPACKET pair between a process and its own fork, so there
-is no version, and no size prefix. The read end of a new stream's pipe travels with its AddStream.
+One message is one packet of a SOCK_SEQPACKET pair between a process and its own fork, so there is
+neither a version nor a size prefix. The read end of a new stream's pipe travels with its AddStream.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class FoldInterrupts(msgspec.Struct, frozen=True, tag="fold"):
 
 
 class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """Match the output of the workers of this round, whose streams come next.
+    """Match the output of this round's workers, whose streams come next, with the pattern.
 
-    With the pattern, and write what it tells to the shared memory at the path `shm`.
+    Write the progress to the shared memory at the path `shm`.
     """
 
     round_number: int
@@ -72,7 +72,7 @@ class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
-    """The end of one worker's output, all included that it has written until now."""
+    """Ask for the end of one worker's output, including everything written until now."""
 
     ask: int
     round_number: int
@@ -80,13 +80,13 @@ class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
 
 
 class AskDrain(msgspec.Struct, frozen=True, tag="drain?"):
-    """Answer when all that the workers have written until now has reached its destination."""
+    """Answer when all output so far has reached its destination."""
 
     ask: int
 
 
 class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
-    """Answer with `Drained` when all that the workers have written until now was matched."""
+    """Answer with `Drained` when all output so far was matched."""
 
     ask: int
 
@@ -94,7 +94,7 @@ class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
 class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
     """Ask for the kept output of these streams of a round.
 
-    Each is a local rank, 1 or 2, and where to begin; -1: with the `newest` lines.
+    Each is a local rank, 1 or 2, and a position; -1: the `newest` lines.
     """
 
     ask: int
@@ -102,7 +102,7 @@ class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
     places: tuple[tuple[int, int, int], ...]
     newest: int
     unfinished: bool
-    """Whether lines that are not finished are wanted, too."""
+    """Whether unfinished lines are wanted, too."""
 
 
 class TailIs(msgspec.Struct, frozen=True, tag="tail"):
@@ -130,7 +130,7 @@ class StreamOutput(msgspec.Struct, frozen=True):
 
 
 class OutputIs(msgspec.Struct, frozen=True, tag="output"):
-    """The answer to `AskOutput`, without streams of which nothing is kept."""
+    """The answer to `AskOutput`, without streams that have no kept output."""
 
     ask: int
     streams: tuple[StreamOutput, ...]
@@ -144,17 +144,17 @@ class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class FirstOutput(msgspec.Struct, frozen=True, tag="first"):
-    """The first byte of any worker of this round came through. Said once for each round."""
+    """The first output of any worker of this round has come through. Sent once for each round."""
 
     round_number: int
 
 
 class SharedInput(msgspec.Struct, frozen=True, tag="input"):
-    """Several workers ask for input at this terminal. Said once."""
+    """Several workers ask for input at this terminal. Sent once."""
 
 
 class PatternOff(msgspec.Struct, frozen=True, tag="pattern off"):
-    """A match took too long, at this line or one before it: there will be no others. Said once."""
+    """A match took too long, at this line or one before it, so that matching ended. Sent once."""
 
     line: str
 
@@ -185,7 +185,7 @@ RelayReport: TypeAlias = TailIs | Drained | OutputIs | RelayNews
 
 
 def encode(message: RelayRequest | RelayReport) -> bytes:
-    """Return one packet."""
+    """Encode a message as one packet."""
     return msgspec.msgpack.encode(message)
 
 

@@ -6,12 +6,12 @@ import re
 from math import inf
 
 HELD_BYTES = 4096
-"""The bytes that are kept of each stream."""
+"""The number of bytes that are kept of each stream."""
 LINE_BYTES = 1024
-"""The longest line that is read whole: of a longer one the end is."""
+"""The longest line that is read whole; of a longer one only the end is read."""
 MOST_LINES = 16
 QUIET_S = 0.1
-"""A line that has no end yet counts when nothing was added to it for so long."""
+"""The time in seconds without new data after which an unfinished line counts."""
 UNMATCHED_S = 120.0
 _ENDS = re.compile(rb"[\r\n]")
 _ESCAPES = re.compile(rb"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]")
@@ -21,8 +21,8 @@ _CUT_NUMBER = re.compile(r"\A[0-9.,]+")
 class NewestLines:
     """The newest lines of one stream.
 
-    A carriage return ends a line, too, as bars are drawn with it. Times are seconds of any clock
-    that only goes forward.
+    A carriage return ends a line, too, because progress bars use it. Times are seconds of any
+    monotonic clock.
     """
 
     __slots__ = ("_held", "_is_cut", "_rest_is_new", "fed_s")
@@ -32,21 +32,20 @@ class NewestLines:
         self.fed_s = 0.0
 
     def feed(self, data: bytes, now: float) -> None:
-        """Add what the stream has brought."""
+        """Add received data of the stream."""
         held = data if len(data) >= HELD_BYTES else self._held + data
         self._is_cut = self._is_cut or len(held) > HELD_BYTES or len(data) >= HELD_BYTES
         self._held, self._rest_is_new, self.fed_s = held[-HELD_BYTES:], True, now
 
     @property
     def has_rest(self) -> bool:
-        """Whether there is the beginning of a line that was not taken."""
+        """Whether there is an unfinished line that was not taken."""
         return self._rest_is_new and bool(self._held)
 
     def take(self, now: float) -> list[str]:
-        """Return the lines that have come since the last time, the newest first.
+        """Return the lines since the last call, the newest first, without terminal sequences.
 
-        Without what colours them or moves a cursor. `now` inf: the stream has ended, and its last
-        line with it.
+        `now` inf: the stream has ended, and its last line with it.
         """
         *lines, rest = _ENDS.split(self._held)
         is_whole = not self._is_cut
@@ -70,27 +69,27 @@ def _text(line: bytes) -> str:
 
 
 class UnmatchedNotice:
-    """When to say that nothing has ever matched: once workers have run for so long.
+    """The timer of the message that nothing has ever matched, after workers have run for a while.
 
-    Times are seconds, as above.
+    Times are seconds of any monotonic clock.
     """
 
     def __init__(self, limit_s: float = UNMATCHED_S) -> None:
         self._left_s, self._began_s = limit_s, inf
 
     def run(self, now: float) -> None:
-        """Workers run. May be said again."""
+        """Note that workers run. May be repeated."""
         self._began_s = min(self._began_s, now)
 
     def stop(self, now: float) -> None:
-        """None do. May be said again."""
+        """Note that no workers run. May be repeated."""
         self._left_s -= max(now - self._began_s, 0.0) if self._began_s < inf else 0.0
         self._began_s = inf
 
     def settle(self) -> None:
-        """Something has matched, or it was said."""
+        """End the timer: something has matched, or the message was sent."""
         self._left_s = inf
 
     def due_at(self) -> float:
-        """Return when to say it; inf: not as things are."""
+        """Return when to send the message; inf: not at present."""
         return self._began_s + self._left_s

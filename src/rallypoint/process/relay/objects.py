@@ -1,10 +1,8 @@
-"""The objects that the program has as `sys.stdout` and `sys.stderr`.
+"""The objects that the program has as `sys.stdout` and `sys.stderr`, if replaced.
 
-Where these are not descriptors 1 and 2.
-
-Under `contextlib.redirect_stdout`, in a notebook, teed lines are meant for these objects. The relay
-writes them to a pipe, and a thread of the program passes them on: whatever an object does, it
-blocks or raises, concerns that thread only, and slows who writes as any console does.
+Under `contextlib.redirect_stdout`, in a notebook, teed lines are meant for these objects, not for
+descriptors 1 and 2. The relay writes them to a pipe, and a thread of the program passes them on: an
+object that blocks or raises concerns that thread only, and slows the writers as any console does.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class StreamObjects:
-    """The objects of this moment, for one relay and those that replace it."""
+    """The present objects, for one relay and those that replace it."""
 
     def __init__(self) -> None:
         streams = {1: sys.stdout, 2: sys.stderr}
@@ -35,10 +33,9 @@ class StreamObjects:
 
     @contextmanager
     def pipes(self) -> Iterator[dict[int, int]]:
-        """Open pipes for one relay: within the block the write ends. Raises OSError.
+        """Open pipes for one relay, and yield their write ends by descriptor. Raises OSError.
 
-        By the descriptor that each is in place of. What comes through is passed on until the relay
-        has ended.
+        Data from the pipes is passed on until the relay has ended.
         """
         writers: dict[int, int] = {}
         try:
@@ -51,7 +48,7 @@ class StreamObjects:
                 os.close(writer)
 
     async def passed_on(self, timeout_s: float) -> None:
-        """Once the relay has ended: until all is passed on, so long at most.
+        """Wait until everything is passed on after the relay's end, but at most `timeout_s`.
 
         Then no thread is left of those that had nothing more to do.
         """
@@ -74,9 +71,9 @@ class StreamObjects:
 
 
 def _is_descriptor(stream: TextIO | None, fd: int) -> bool:
-    """Return whether `stream` is the plain one of `fd`, or none.
+    """Return whether `stream` is the plain stream of `fd`, or None.
 
-    What a program has put around that one may have its `fileno`, but a `write` of its own.
+    A wrapper of the program may have its `fileno`, but another `write`.
     """
     if not isinstance(stream, io.TextIOWrapper):
         return stream is None

@@ -1,8 +1,8 @@
 """The progress that `--progress-pattern` finds in a line of a worker's output. Pure.
 
-A pattern is a regular expression with named groups: `step`, and where the line tells them `total`,
+A pattern is a regular expression with named groups: `step`, and where a line has them `total`,
 `loss`, `tokens`, and `epoch`, if steps are counted anew in each. Or it is the name of a profile:
-the expressions for what a common trainer prints, which may tell the step in one line and the loss
+the expressions for the output of a common trainer, which may have the step in one line and the loss
 in another.
 """
 
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"([0-9.]+)([kKMGBT]?)")
 _UNITS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
 
 _BAR = r"\s*\d+%\|[^|]*\|\s*(?P<step>\d+)/(?P<total>\d+) \["
-"""A bar of tqdm."""
+"""The pattern of a bar of tqdm."""
 _BAR_LOSS = r"(?:[^\]]*?\b(?:step_|train_)?loss(?:_step)?=(?P<loss>[^,\]\s]+))?"
 
 _ITERATION = r"\biteration\s+(?P<step>\d+)/\s*(?P<total>\d+) \|"
@@ -37,9 +37,9 @@ class Profile(Struct, frozen=True):
 
     expressions: tuple[str, ...]
     draws_bars: bool = False
-    """A loop of fewer steps than the longest one is an evaluation."""
+    """Whether it draws bars, of which one with fewer steps than the longest is an evaluation."""
     by_last_rank: bool = False
-    """The last rank of the job prints it, not the first."""
+    """Whether the last rank of the job prints it, not the first."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -70,10 +70,7 @@ PROFILES: dict[str, Profile] = {
 
 
 class PatternReading(Struct, frozen=True):
-    """The progress in some lines of one worker.
-
-    None: they do not tell that value. None: they do not tell that.
-    """
+    """The progress in some lines of one worker. None: the lines do not have that value."""
 
     step: int | None = None
     total: int | None = None
@@ -95,7 +92,7 @@ class ProgressPattern:
         self._wanted = groups & {STEP, "loss", "tokens"}
 
     def read(self, newest_first: Iterable[str]) -> PatternReading:
-        """Return the progress in the newest lines, each value as it was told last.
+        """Return the progress in the newest lines, with the last of each value.
 
         Takes as long as the regular expression does.
         """
@@ -115,17 +112,17 @@ class ProgressPattern:
 
 
 class PrintedProgress:
-    """How far one worker is, by what was read of it."""
+    """One worker's progress, according to its output."""
 
     def __init__(self, draws_bars: bool) -> None:
         self._draws_bars = draws_bars
         self._longest = 0
         self._beside: tuple[int, int] | None = None
-        """Step and total of a shorter loop."""
+        """The step and the total of a shorter loop."""
         self.progress = NOTHING_REPORTED
 
     def read(self, found: PatternReading, now: float) -> Reported:
-        """Return how far it is with this, which was found now, in seconds on CLOCK_MONOTONIC."""
+        """Return the progress including this reading, made at `now` seconds on CLOCK_MONOTONIC."""
         known = self.progress
         known = known._replace(
             loss=known.loss if found.loss is None else found.loss,
@@ -151,9 +148,9 @@ class PrintedProgress:
 
 
 def printed_by_last_rank(text: str) -> bool:
-    """Return whether the last rank of a job prints what this pattern reads.
+    """Return whether the last rank of a job prints the lines of this pattern.
 
-    Else it is the first one, or all do.
+    Otherwise it is the first one, or all do.
     """
     return text in PROFILES and PROFILES[text].by_last_rank
 
@@ -221,5 +218,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _plain(text: str | None) -> str:
-    """Without what stands around a number, which an expression such as `\\S+` has taken in."""
+    r"""Return a number without surrounding characters, which `\S+` and the like include."""
     return "" if text is None else text.strip(" \t,;:|()[]{}'\"%")

@@ -45,7 +45,7 @@ class _Rank(Struct):
 class ProgressReader:
     """The reader of the progress of all workers whose output comes through this relay.
 
-    `report` gets what a person should know.
+    `report` gets messages for the user.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ProgressReader:
             self._report(NothingMatched(self._newest_line))
 
     def look_at_all(self, now: float) -> None:
-        """Read them now."""
+        """Read the newest lines now."""
         for worker in list(self._fresh):
             if (rank := self._ranks.get(worker)) is not None:
                 self._look_at(worker, rank, now)
@@ -149,7 +149,7 @@ class ProgressReader:
     def _switch_off(self) -> None:
         """Switch the pattern off, and forget its readings.
 
-        A rank that is not looked at any more does not hang.
+        A rank that is no longer read must not look like a hanging one.
         """
         for worker, rank in self._ranks.items():
             if rank.printed.progress.changes:
@@ -164,7 +164,7 @@ class ProgressReader:
 class _Memory:
     """The shared memory of one round.
 
-    What can't be written is not: the worker may have broken the file, and the output goes on.
+    Write errors are ignored: the worker may have broken the file, and the output continues.
     """
 
     def __init__(self, round_number: int = -1, path: str = "") -> None:
@@ -186,7 +186,7 @@ class _Memory:
             pass
 
     def notify(self, local_rank: int) -> None:
-        """Have the agent look. Never blocks."""
+        """Wake the agent to look. Never blocks."""
         try:
             fd = open_named(os.path.join(self._folder, "wake-up"), os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
@@ -199,7 +199,7 @@ class _Memory:
             os.close(fd)
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close the shared memory. May be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -210,7 +210,10 @@ class TooSlowError(Exception):
 
 
 class MatchLimit:
-    """For the main thread of a process that uses SIGVTALRM for nothing else."""
+    """The time limit of a match.
+
+    For the main thread of a process that uses SIGVTALRM for nothing else.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

@@ -1,4 +1,4 @@
-"""Remember the tracebacks of a worker apart from the end of its stderr. Pure.
+"""The memory of a worker's tracebacks apart from the end of its stderr. Pure.
 
 So no later output displaces them. Bytes in, pieces of the stream out, in bounded memory.
 
@@ -16,24 +16,24 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 CONTEXT_BYTES = 256
-"""Length of the text before the header, which shows whether Python ignored the exception."""
+"""The length of the text before the header, which shows whether Python ignored the exception."""
 CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 2 * 1024, 6 * 1024, 2 * 1024, 3 * 1024
-"""Limits for one traceback: its earlier chain, the part from its header on, the frames before the
-exception, and the part from the exception on."""
+"""The limits for one traceback: its earlier chain, the part from its header on, the frames before
+the exception, and the part from the exception on."""
 WHAT_BYTES = 2 * 1024
 RECENT_BYTES = 12 * 1024
 """Length of the end of a stream in a worker's last words."""
 _SEEK_BYTES = 2 * 1024 * 1024
-"""Longest distance between a header and its exception."""
+"""The longest distance between a header and its exception."""
 _LINE_BYTES = 1024
 _PREFIX_BYTES = 256
-"""A longer text before a header in its line is no prefix of all lines."""
+"""The longest text before a header in its line that counts as the prefix of all lines."""
 _BLOCKS, _HEADERS = 3, 12
-"""How many tracebacks are remembered, and looked at in one piece of data: Python may have ignored
-some, and others may be of one chain."""
+"""The most tracebacks that are remembered, and that are searched for in one piece of data: Python
+may have ignored some, and others may be of one chain."""
 HEADER = b"(most recent call last)"
 _NAME = b"raceback"
-"""Before the mark of a header, perhaps with colours between."""
+"""The text before the mark of a header, perhaps with colours between."""
 _WHAT = b"what():"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
@@ -51,9 +51,10 @@ class LastWords(Struct, frozen=True):
     """The parts of a worker's output that may show why it failed."""
 
     stderr: tuple[StreamPiece, ...] = ()
-    """Pieces in the order of their place; they may overlap. The last one is the stream's end."""
+    """The pieces in the order of their place; they may overlap. The last one is the stream's
+    end."""
     stdout: tuple[StreamPiece, ...] = ()
-    """Pieces of stdout, for programs that write their errors there."""
+    """The pieces of stdout, for programs that write their errors there."""
 
 
 def what_in(end: StreamPiece) -> tuple[StreamPiece, ...]:
@@ -89,11 +90,11 @@ class Remembered:
 
     @property
     def first_at(self) -> int | None:
-        """Position of the oldest traceback that is remembered; None: there is none."""
+        """The position of the oldest remembered traceback; None: there is none."""
         return min((block.begin for block in self._blocks), default=None)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Add the next bytes of the stream."""
         for block in self._blocks:
             if not block.is_done:
                 block.feed(data, self._end)
@@ -128,7 +129,10 @@ class Remembered:
             self._found(text, place, shift)
 
     def _found(self, text: bytes, at: int, shift: int) -> None:
-        """Remember `text` from the header at this place on. `shift`: bytes before the new ones."""
+        """Remember `text` from this header on.
+
+        `shift` is the number of bytes before the new ones.
+        """
         line = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at), at - _PREFIX_BYTES) + 1
         name = text.rfind(_NAME, line, at)
         if name < 0:
@@ -164,7 +168,7 @@ class _Growing:
 
 
 class _Block:
-    """One traceback while it comes."""
+    """One traceback while it arrives."""
 
     __slots__ = ("_chain", "_exception", "_head", "_roll", "_seen", "_text", "begin", "is_done")
 
@@ -182,7 +186,7 @@ class _Block:
         )
 
     def feed(self, data: bytes, position: int) -> None:
-        """Take the next bytes of the stream, which begin at this position."""
+        """Add the next bytes of the stream, which begin at this position."""
         self._head.feed(data, position)
         end = position + len(data)
         if self._text is None:
@@ -196,10 +200,7 @@ class _Block:
         self._seen = end
 
     def as_chain(self, until: int) -> tuple[StreamPiece, ...]:
-        """Return a shorter form of this traceback, for the next one in its chain.
-
-        That one begins at `until`.
-        """
+        """Return a shorter form of this traceback, for the next one in its chain at `until`."""
         pieces = (*self._chain, *self._own())
         kept: list[StreamPiece] = []
         room = CHAIN_BYTES

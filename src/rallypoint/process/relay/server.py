@@ -83,7 +83,7 @@ class _RelayLoop:
         self._finish()
 
     def _turn(self) -> None:
-        """Wait for one or more descriptors, or for what time brings, and serve each once."""
+        """Wait for descriptors or a timer, and serve each once."""
         control = self._channel.fileno()
         self._poller.watch(control, select.POLLIN, also_out=self._channel.is_behind)
         next_s = self._streams.due_at()
@@ -113,7 +113,7 @@ class _RelayLoop:
             self._serve(*self._requests.popleft())
 
     def _pause_if_stopped(self) -> None:
-        """After Ctrl-Z the terminal is the shell's."""
+        """Pause, because after Ctrl-Z the terminal is the shell's."""
         for console in self._all_consoles:
             if console.is_terminal and console.has_rows:
                 console.pause(is_stopped(self._agent_pid))
@@ -180,7 +180,7 @@ class _RelayLoop:
     # --- the end
 
     def _finish(self) -> None:
-        """Take what is in the pipes now, write it out, take the status line away."""
+        """Read the rest of the pipes, write it, and remove the status line."""
         self._streams.read_all(self._now)
         self._streams.end_all(self._now)
         for console in self._all_consoles:

@@ -35,7 +35,7 @@ _LINES_WAIT = 64 * 1024  # of more lines none waits for the next painting
 
 
 class _Backlog:
-    """Bytes on their way to one descriptor, in order. Writing is a few pieces at a time."""
+    """The unwritten bytes for one descriptor, in order. Each write is a few pieces."""
 
     __slots__ = ("_control", "_head", "_piece", "_pieces", "_queue", "accepted", "fd", "size")
 
@@ -53,19 +53,19 @@ class _Backlog:
 
     @property
     def has_control(self) -> bool:
-        """Whether a part of what `write_control` was given is not written yet."""
+        """Whether a part of the data of `write_control` is not written yet."""
         return bool(self._control)
 
     def append(self, data: bytes) -> None:
-        """Write this after all else."""
+        """Append data after everything else."""
         self._queue.append(data)
         self.size += len(data)
         self.accepted += len(data)
 
     def write_control(self, data: bytes = b"") -> None:
-        """Write bytes that erase or paint rows, before all else.
+        """Write bytes that erase or paint rows, before everything else.
 
-        BlockingIOError if not all goes through: it stays until a later call.
+        Raises BlockingIOError if not all is written: the rest stays until a later call.
         """
         self._control += data
         while self._control:
@@ -79,7 +79,7 @@ class _Backlog:
             self._write_piece()
 
     def discard(self) -> None:
-        """Forget what is not written."""
+        """Drop unwritten data."""
         self._queue.clear()
         self._control = b""
         self._head = self.size = 0
@@ -100,11 +100,13 @@ class _Backlog:
 
 
 class ConsoleSink:
-    """Bytes for one descriptor. `failure` holds the errno of a first failed write until taken.
+    """The sink of one descriptor.
 
-    A reader that went away (`| head`) loses the rest: its bytes are discarded and the workers run
-    on. After any other failure, a full disk say, what could not be written is discarded and later
-    bytes are tried again.
+    `failure` holds the errno of a first failed write until taken.
+
+    A reader that went away (`| head`) loses the rest: its bytes are discarded and the workers
+    continue. After any other failure, for example a full disk, unwritten data is discarded and
+    later bytes are tried again.
     """
 
     __slots__ = (
@@ -134,7 +136,7 @@ class ConsoleSink:
 
     @property
     def fd(self) -> int:
-        """To poll."""
+        """The descriptor to poll."""
         return self._backlog.fd
 
     @property
@@ -143,7 +145,7 @@ class ConsoleSink:
 
     @property
     def accepted(self) -> int:
-        """Bytes ever taken."""
+        """The number of bytes that were ever accepted."""
         return self._backlog.accepted
 
     @property
@@ -157,13 +159,13 @@ class ConsoleSink:
         return self._region.is_painted or self._region.due_at() < inf
 
     def pause(self, paused: bool) -> None:
-        """While another program has the terminal, nothing is painted there, nor erased."""
+        """Stop painting and erasing while another program has the terminal."""
         if paused:
             self._region.forget()
         self._paused = paused
 
     def writes_at(self) -> float:
-        """From when on there is something to write; -inf: now, inf: nothing."""
+        """Return from when on there is something to write; -inf: now, inf: nothing."""
         waiting = self._backlog.size
         if self._backlog.has_control or (waiting and not self.is_terminal):
             return -inf
@@ -186,10 +188,10 @@ class ConsoleSink:
             self.write_raw(lines)
 
     def ask(self, worker: WorkerKey, prompt: bytes, *, is_kept: bool) -> None:
-        """Append what a worker waits behind for a person's answer.
+        """Append the prompt of a worker that waits for the user's answer.
 
-        The line stays open, and nothing is shown below it, until somebody has something else to
-        write. One that is kept comes again, as a row or a whole line, and is erased before.
+        The line stays open, and nothing is shown below it, until other output comes. A prompt that
+        is kept comes again, as a row or a whole line, and is erased before.
         """
         self.resume(worker)
         self._close_line()
@@ -216,12 +218,12 @@ class ConsoleSink:
             self._region.show_status(text)
 
     def show(self, key: Key, rows: list[bytes]) -> None:
-        """Replace what is shown of a stream below the lines."""
+        """Replace the rows of a stream that are shown below the lines."""
         if self.is_terminal and not self._gone and self._region.show(key, rows):
             self._close_line()
 
     def write_some(self, now: float) -> None:
-        """Write a few pieces, and what is below the lines when it is due.
+        """Write a few pieces, and the rows below the lines when they are due.
 
         Call when the descriptor is writable; never raises OSError.
         """
@@ -295,7 +297,7 @@ class LogFile:
     def __init__(self, path: bytes, max_bytes: int) -> None:
         self.path = path
         self.users = 1
-        """How many streams write here; the last one closes it."""
+        """The number of streams that write here; the last one closes the file."""
         self._fd = _open(path)
         status = os.fstat(self._fd)
         # A device or a pipe, which a plug-in may have named, can't be rotated.
@@ -304,7 +306,7 @@ class LogFile:
         self._whole = True  # what is in it ends where a line ends
 
     def write(self, data: bytes) -> None:
-        """Append; rotate as often as needed."""
+        """Append the data, and rotate as often as needed."""
         if self._limit:
             while self._size + len(data) > self._limit:
                 fits = self._fitting(data)
@@ -321,11 +323,11 @@ class LogFile:
         self._append(data)
 
     def close(self) -> None:
-        """Call exactly once."""
+        """Close the file. Call exactly once."""
         os.close(self._fd)
 
     def _fitting(self, data: bytes) -> int:
-        """Return how much of `data` still belongs to this file, which it would fill."""
+        """Return how many bytes of `data` still fit into this file."""
         room = max(self._limit - self._size, 0)
         end = data.rfind(b"\n", 0, room) + 1
         if end or (self._whole and self._size):
@@ -358,14 +360,14 @@ class LogFile:
 
 
 class LogFiles:
-    """The files of one relay. What fails is told to `on_failure`, with the path and the errno."""
+    """The files of one relay. `on_failure` is called with the path and the errno of a failure."""
 
     def __init__(self, on_failure: Callable[[bytes, int | None], None]) -> None:
         self._on_failure = on_failure
         self._shared: dict[bytes, LogFile] = {}
 
     def open(self, path: bytes, max_bytes: int) -> LogFile | None:
-        """Return None without a path, and where it can't be opened."""
+        """Open a file; None without a path, and if it can't be opened."""
         try:
             return LogFile(path, max_bytes) if path else None
         except OSError as error:
@@ -373,7 +375,7 @@ class LogFiles:
             return None
 
     def open_shared(self, path: bytes, max_bytes: int) -> LogFile | None:
-        """Return one file for all that write there, so that rotating it is one's own business."""
+        """Open a file that several streams share, so that it is rotated once."""
         shared = self._shared.get(path)
         if shared is not None:
             shared.users += 1
@@ -391,7 +393,7 @@ class LogFiles:
             self._on_failure(file.path, error.errno)
 
     def close(self, file: LogFile) -> None:
-        """Once for each `open` and `open_shared` that gave it."""
+        """Close a file; call once for each `open` and `open_shared` that returned it."""
         file.users -= 1
         if file.users == 0:
             self._shared.pop(file.path, None)

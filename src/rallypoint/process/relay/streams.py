@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
 JOIN_S = 0.05
-"""The time that bytes which are passed on as they come wait for the end of their line: `print` may
-write a line and its end one after the other, and other workers between them."""
+"""How long bytes that are passed on as they come wait for the end of their line, in seconds:
+`print` may write a line and its end one after the other, and other workers between them."""
 
 
 class _Stream(Struct, eq=False):
@@ -57,7 +57,7 @@ class _Stream(Struct, eq=False):
 
 
 class Streams:
-    """All streams that the agent has added and that have not ended."""
+    """The streams that the agent has added and that have not ended."""
 
     def __init__(self, channel: Channel, poller: Poller, stderr: ConsoleSink) -> None:
         self._channel, self._poller, self._stderr = channel, poller, stderr
@@ -103,13 +103,13 @@ class Streams:
         self._progress.begin(request)
 
     def finish_progress(self, now: float) -> None:
-        """Look at all that the workers have written until now."""
+        """Search all output so far for progress."""
         self.read_all(now)
         if self._progress is not None:
             self._progress.look_at_all(now)
 
     def hold_if_full(self, console: ConsoleSink) -> None:
-        """Stop reading from the streams that write to a console that is behind."""
+        """Stop reading from the streams whose console is behind."""
         hold = console.is_full
         if hold == (console in self._held):
             return
@@ -119,12 +119,12 @@ class Streams:
                 self._poller.watch(stream.fd, 0 if hold else select.POLLIN)
 
     def due_at(self) -> float:
-        """When `settle` is to be called, if nothing comes before; infinity: no time matters."""
+        """Return when `settle` is due, if no data comes before; infinity: never."""
         read_at = self._progress.due_at() if self._progress is not None else inf
         return min(*self._due.values(), self.interrupts.due_at(), read_at)
 
     def read_ready(self, ready: Collection[int], now: float) -> None:
-        """Take one piece from each pipe that has one, and look again at what is due."""
+        """Read one piece from each ready pipe, and handle what is due."""
         for fd in ready:
             stream = self._streams.get(fd)
             if stream is not None and not (stream.console is not None and stream.console.is_full):
@@ -137,12 +137,12 @@ class Streams:
             self._progress.look(now)
 
     def release_interrupts(self, now: float) -> None:
-        """Show what was held back for long enough."""
+        """Show tracebacks that were held back for long enough."""
         for fd in self.interrupts.overdue(now):
             self._release(self._streams[fd])
 
     def read_all(self, now: float) -> None:
-        """Take all that is in the pipes now."""
+        """Read the present content of all pipes."""
         for stream in list(self._streams.values()):
             self._read(stream, _PIPE_BYTES, now)
             self._pass_on_rest(stream)
@@ -155,19 +155,16 @@ class Streams:
         return self._past.last_words(worker)
 
     def output_of(self, request: AskOutput, now: float) -> OutputIs:
-        """Return the kept output of the streams that are meant."""
+        """Return the kept output of the requested streams."""
         return self._past.output_of(request, now)
 
     def end_all(self, now: float) -> None:
-        """Read from none any more."""
+        """Stop reading from all streams."""
         for stream in list(self._streams.values()):
             self._end(stream, now)
 
     def _read(self, stream: _Stream, limit: int, now: float) -> None:
-        """Take what is in the pipe now, also its end, piece by piece.
-
-        Until there were `limit` bytes of it.
-        """
+        """Read the content of the pipe, and its end, piece by piece, up to `limit` bytes."""
         while limit > 0:
             try:
                 data = os.read(stream.fd, _READ_BYTES)
@@ -216,7 +213,7 @@ class Streams:
             self._due.pop(stream.fd, None)
 
     def _settle(self, stream: _Stream, now: float) -> None:
-        """Show what is no line, and what has become one with time."""
+        """Show the unfinished part of a stream, and lines that time has completed."""
         console, lines = stream.console, stream.lines
         if console is None or lines is None:
             self._pass_on_rest(stream)
@@ -265,7 +262,7 @@ class Streams:
 
 
 class _Prompts:
-    """The workers that ask a person something, at the terminal that they share."""
+    """The workers that wait for the user's input, at the terminal that they share."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -275,7 +272,7 @@ class _Prompts:
         self._is_reported = False
 
     def asked(self, worker: WorkerKey) -> None:
-        """Tell the agent once when several ask."""
+        """Note that a worker asks; report once to the agent when several do."""
         self._asking.add(worker)
         if len(self._asking) > 1 and not self._is_reported:
             self._is_reported = True

@@ -49,8 +49,8 @@ _FIXES = FIXES | {
 class DirectoryBackend(RendezvousBackend):
     """The register of one job in a directory.
 
-    What a get returns was the newest version when the file system's caches were filled; a set is
-    judged by the file system itself.
+    A get returns the version that was the newest when the file system's caches were filled. A set
+    is decided by the file system itself.
     """
 
     versions_in_a_directory = 256
@@ -58,9 +58,10 @@ class DirectoryBackend(RendezvousBackend):
     def __init__(
         self, directory: str, run_id: str, token: bytes | None = None, files: Files | None = None
     ) -> None:
-        """`directory` exists, and may have registers of other jobs.
+        """Make a backend in a directory that exists, and that may have registers of other jobs.
 
-        `token`: the job's, by which versions are authenticated; None: they are not. Does no I/O.
+        `token` is the job's, which authenticates the versions; with None they are not
+        authenticated. Does no I/O.
         """
         if not run_id:
             raise ParameterError("run_id='': a register needs the name of its job")
@@ -71,14 +72,15 @@ class DirectoryBackend(RendezvousBackend):
         self._chain = VersionChain(self._files, self._job, self._layout)
         self._is_checked = False
         self._file_system: int | None = None
-        """The file system on which the register was last seen; None: it never was."""
+        """The id of the file system on which the register was last seen; None: it was never
+        seen."""
 
     @property
     def name(self) -> str:
         return "directory"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend`.
+        """Return the newest version; see `RendezvousBackend`.
 
         Also raises AccessError for a directory that is not private, ParameterError for one that is
         a file; so does `set_state`.
@@ -109,17 +111,17 @@ class DirectoryBackend(RendezvousBackend):
                 raise
 
     def try_writing(self) -> None:
-        """Do beside the register all that a set does.
+        """Do the same operations as a set, on other files beside the register.
 
-        Raises as `get_state`, also if there is no register: the mount point takes files when
-        nothing is mounted there.
+        Raises as `get_state`, also if there is no register, because an empty mount point takes
+        files while nothing is mounted there.
         """
         with self._explained():
             self._files.check_own(self._job)
             probe(self._directory, self._files)
 
     def remove(self, token: Token) -> bool:
-        """Remove this job's register, unless something follows the version of this token.
+        """Remove this job's register, unless there is a version after that of the token.
 
         Returns whether it was removed. Raises as `get_state`.
         """
@@ -134,7 +136,7 @@ class DirectoryBackend(RendezvousBackend):
         return there is not None and there.seen == token and chain.read(token.following) is None
 
     def _forget(self) -> None:
-        """Forget what was read before, which tells nothing any more."""
+        """Forget what was read, because it is outdated."""
         self._chain.newest, self._is_checked = None, False
 
     def _tip(self) -> Version | None:
@@ -147,7 +149,7 @@ class DirectoryBackend(RendezvousBackend):
         return self._chain.tip()
 
     def _is_there(self) -> bool:
-        """Return whether this job has a register; it is checked then."""
+        """Check the register, if this job has one, and return whether it has."""
         try:
             self._files.check_own(self._job)
         except FileNotFoundError:
@@ -157,9 +159,9 @@ class DirectoryBackend(RendezvousBackend):
         return True
 
     def _check_directory(self) -> None:
-        """Check that a register which this process has seen was not just unmounted.
+        """Raise if a register that this process has seen may have been unmounted.
 
-        Where nothing is mounted it was not removed: another node may see it still.
+        An unmounted register was not removed: another node may still see it.
         """
         try:
             self._files.changed_at(self._directory)
@@ -176,7 +178,7 @@ class DirectoryBackend(RendezvousBackend):
             )
 
     def _is_old(self, token: Seen | None) -> bool:
-        """Return whether what follows it may have been removed by now."""
+        """Return whether later versions than the token's may have been removed by now."""
         return token is None or self._files.now() - token.seen_at >= BELIEVED_S
 
     def _not_stored(self) -> tuple[bytes, Token, bool] | None:
@@ -184,7 +186,7 @@ class DirectoryBackend(RendezvousBackend):
         return None if tip is None else (tip.content, tip.seen, False)
 
     def _append(self, state: bytes, token: Seen | None) -> tuple[bytes, Token, bool] | None:
-        """Put it into the slot after the version of `token`, which is durable."""
+        """Write the state into the slot after the version of `token`, and make it durable."""
         if token is not None and self._chain.is_cut(token):
             self._forget()
             return self._not_stored()
@@ -216,7 +218,10 @@ class DirectoryBackend(RendezvousBackend):
         return state, seen, True
 
     def _link(self, slot: VersionSlot, version: VersionFile) -> tuple[float, OSError | None]:
-        """Return when it was written, and what linking it raised."""
+        """Write a version and link it to the slot.
+
+        Return the time of writing, and the link's error.
+        """
         new = temporary(self._files, self._job)
         try:
             written_at = self._files.write(new, self._layout.encode(slot.name, version))
@@ -237,9 +242,9 @@ class DirectoryBackend(RendezvousBackend):
         self._files.sync(self._directory)
 
     def _make_directory_after(self, slot: VersionSlot) -> str:
-        """Return a durable directory for what follows the version in this slot.
+        """Make a durable directory for the next version, if the slot is the last of its directory.
 
-        Empty if it is the same one.
+        Returns the name of the directory; empty if the next version goes into the same one.
         """
         if slot.directory and slot.number < self.versions_in_a_directory:
             return ""
@@ -249,7 +254,7 @@ class DirectoryBackend(RendezvousBackend):
         return name
 
     def _forget_directory(self, name: str) -> None:
-        """No version can name it any more: its slot is another's."""
+        """Remove a directory that no version can name, because another writer won its slot."""
         if name:
             with suppress(OSError):
                 self._files.remove_directory(self._chain.path(name))

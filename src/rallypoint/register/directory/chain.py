@@ -29,11 +29,12 @@ from rallypoint.register.directory.files import Files
 from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
 
 BELIEVED_S = 300.0
-"""Within this time of reading a version, no directory can be removed that was not yet full then."""
+"""The seconds after reading a version during which no directory can be removed that was not full
+then."""
 HEAD = "head"
 KEPT_S = 600.0
-"""Longer than a view is believed (`BELIEVED_S`), a listing may be stale, and a request on its way
-may still be executed, together."""
+"""The seconds after which old directories are removed. Longer than all of these together:
+`BELIEVED_S`, a stale listing, and a delayed request."""
 TEMPORARY, REMOVED = "new-", "gone-"
 BEHIND = 2
 _DIRECTORY = re.compile(r"([0-9]{8,})-[0-9a-f]{16}")
@@ -41,7 +42,7 @@ _NUMBER = re.compile(r"[0-9]{6,}")
 
 
 class VersionSlot(NamedTuple):
-    """A place for one version. Later ones are greater."""
+    """A place for one version. Later slots are greater."""
 
     serial: int
     directory: str
@@ -63,15 +64,15 @@ class Seen:
     slot: VersionSlot
     nonce: bytes
     following: VersionSlot = field(compare=False)
-    """Where its successor goes."""
+    """The slot of the next version."""
     seen_at: float = field(compare=False)
-    """When nothing had followed it yet, on the clock of `Files`."""
+    """The time on the clock of `Files` when no version had followed yet."""
     is_durable: bool = field(compare=False)
-    """Whether it is known to survive a loss of power."""
+    """Whether the version is known to survive a loss of power."""
 
 
 class Version(NamedTuple):
-    """A version that was read."""
+    """A version that was read, and its content."""
 
     seen: Seen
     content: bytes
@@ -92,14 +93,16 @@ def directory_name(serial: int, random: bytes) -> str:
 
 
 class VersionChain:
-    """The versions of one job, as one process reads them. It remembers the newest.
+    """The versions of one job, as one process reads them.
 
-    Besides what its methods name, each raises OSError, RendezvousConnectionError for what is not
-    there though it must be, and RecordError for a file that is no version of this job.
+    It remembers the newest.
+
+    Each method may raise OSError, RendezvousConnectionError if something is missing that must
+    exist, and RecordError for a file that is not a version of this job.
     """
 
     def __init__(self, files: Files, path: str, layout: VersionFormat) -> None:
-        """`path`: the job's directory."""
+        """Make the chain of a job; `path` is the job's directory."""
         self._files, self._path, self._layout = files, path, layout
         self.newest: Version | None = None
 
@@ -153,7 +156,7 @@ class VersionChain:
             version = following
 
     def _find(self) -> Version | None:
-        """Return some version of the chain, a late one if possible."""
+        """Return a version of the chain, a late one if possible."""
         head = self._head()
         names = self._names("") or []
         listed = sorted((name for name in names if serial_of(name)), key=serial_of, reverse=True)
@@ -191,9 +194,9 @@ class VersionChain:
         return version
 
     def is_cut(self, seen: Seen) -> bool:
-        """Return whether this version, the newest one, is gone while the register is there.
+        """Return whether the newest version is gone while the register still exists.
 
-        Somebody has removed the last versions, or has put an older copy of the directory back.
+        Then somebody has removed the last versions, or restored an older copy of the directory.
         """
         again = self.read(seen.slot)
         is_there = again is not None and again.seen == seen
@@ -213,7 +216,7 @@ class VersionChain:
 
 
 def seen_then(version: Version, seen_at: float) -> Version:
-    """Return the same version, seen at another time."""
+    """Return the version, with another time at which it was seen."""
     return version._replace(seen=replace(version.seen, seen_at=seen_at))
 
 
@@ -232,15 +235,18 @@ def _failed(path: str, why: str) -> RendezvousConnectionError:
 
 
 def temporary(files: Files, path: str) -> str:
-    """Return the path of a new file in a job's directory, which is removed if it is left there."""
+    """Return the path of a temporary file in a job's directory.
+
+    Left-over ones are removed later.
+    """
     return os.path.join(path, TEMPORARY + files.random_bytes(8).hex())
 
 
 def tidy(files: Files, path: str, directory: str, now: float) -> None:
-    """Have the head of a job name a directory that has its first version, and remove what is old.
+    """Have the head of a job name a directory that has its first version, and remove old ones.
 
-    `now` is on the file system's clock. May be interrupted, and done by several at once. Raises
-    OSError.
+    `now` is on the file system's clock. May be interrupted, and run by several processes at once.
+    Raises OSError.
     """
     new = temporary(files, path)
     files.write(new, directory.encode())

@@ -25,14 +25,15 @@ FIXES = {
     errno.EACCES: "make it writable for you, or name another directory",
     errno.EOPNOTSUPP: "its file system has no hard links: name another directory",
 }
-"""The remedies for a directory in which these errors happen."""
+"""The fix for each of these errors in a directory."""
 
 
 def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
-    """Return the fault and its remedy, unless only this user may write to the directory.
+    """Return the fault and its fix if other users may write to the directory, else None.
 
-    A user who can write there can take registers away, and put others there. Some file systems show
-    one mode for all, so that others may read is no fault: what is made has mode 0700.
+    A user who can write there can replace registers. Some file systems show one mode for
+    everything, so a directory that others can read is accepted: files in it are created with
+    private modes.
     """
     if not stat.S_ISDIR(status.st_mode):
         return f"{what}: it is not a directory: move it away, or {or_else}"
@@ -55,25 +56,22 @@ class Files(Protocol):
         """Make a new directory of mode 0700; FileExistsError if there is anything."""
 
     def check_own(self, path: str) -> None:
-        """Raise AccessError unless it is a directory of this user.
-
-        No other user may write to it.
-        """
+        """Raise AccessError unless the path is a directory that only this user may write to."""
 
     def write(self, path: str, data: bytes) -> float:
-        """Return a new file, whose content survives a loss of power (its name need not).
+        """Write a new file, whose content survives a loss of power; its name need not.
 
-        Returns when it was written, on the file system's own clock.
+        Returns the time of writing on the file system's clock.
         """
 
     def read(self, path: str) -> bytes:
-        """All that a file holds. Asks the file system anew, whatever is cached of the content."""
+        """Return the content of a file, and bypass cached content."""
 
     def link(self, source: str, target: str) -> None:
         """Make a second name for a file; FileExistsError if the name is taken."""
 
     def rename(self, source: str, target: str) -> None:
-        """Another name, in place of a file that had it."""
+        """Rename a file, and replace an existing target."""
 
     def remove(self, path: str) -> None:
         """Remove the name of a file."""
@@ -88,27 +86,27 @@ class Files(Protocol):
         """Make the names in a directory durable."""
 
     def changed_at(self, path: str) -> float:
-        """When a file or the names in a directory changed last, on the file system's own clock."""
+        """Return when a file or a directory's names last changed, on the file system's clock."""
 
     def file_system(self, path: str) -> int:
-        """Return the number of the file system that a path lies on."""
+        """Return the id of the file system that holds the path."""
 
     def now(self) -> float:
-        """Seconds on a clock of this machine that also runs while it is suspended."""
+        """Return seconds on a clock of this machine that does not stop while it is suspended."""
 
     def random_bytes(self, count: int) -> bytes:
-        """Such as nobody else has drawn."""
+        """Return random bytes, which no other process has."""
 
 
 class LocalFiles:
     """The file system that is mounted on this machine."""
 
     def make_directory(self, path: str) -> None:
-        """See `Files`, also for the others."""
+        """Make a directory, as `Files.make_directory` describes."""
         os.mkdir(path, 0o700)
 
     def check_own(self, path: str) -> None:
-        """No link either."""
+        """Check the directory, as `Files.check_own` describes; a symbolic link is refused."""
         if why := why_not_own(os.lstat(path), path, "use another run id"):
             raise AccessError(why)
 
@@ -159,7 +157,7 @@ class LocalFiles:
 
 @contextmanager
 def _closing(fd: int) -> Iterator[int]:
-    """Close the descriptor at the end, which tells the last errors of a written file."""
+    """Close the descriptor at the end, which reports late errors of writing."""
     try:
         yield fd
     finally:

@@ -1,6 +1,6 @@
-"""A lock in a directory, by which another process sees whether this one lives.
+"""A lock in a directory that shows other processes whether this one lives.
 
-For processes that are no nodes of any job (`rallypoint serve`).
+For processes that are not nodes of a job (`rallypoint serve`).
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ def _draw_place() -> int:
 
 
 class DirectoryLocks:
-    """The locks in a directory that tell other processes of this machine whether a holder lives.
+    """The locks in a directory that show other processes of this machine whether a holder lives.
 
-    Also those of other containers, which see no process of each other.
+    This works across containers, whose processes do not see each other. Each process locks one byte
+    of one file, at a random position. The kernel frees the lock when the process has ended, and
+    never before: a stopped process keeps its lock.
 
-    Each process locks one byte of one file, at a place that it draws. The kernel frees the lock
-    when the process has ended, and never before: a process that is stopped keeps it. A record names
-    the file by its device and its inode. While a process has that file open, no other file has its
-    inode.
+    A record names the file by its device and its inode. While a process has that file open, no
+    other file has its inode.
 
-    A lock is held and believed only on a file system that one kernel alone serves: a file server
-    may free the lock of a process that lives, after a partition for example. The constructor
-    blocks.
+    A lock is held and trusted only on a file system that a single kernel serves: a file server may
+    free the lock of a live process, for example after a partition. The constructor blocks.
     """
 
     def __init__(self, directory: str) -> None:
-        """Hold a lock there until this process ends, if locks there can be believed."""
+        """Hold a lock there until this process ends, if locks there can be trusted."""
         self._fd = -1
         self.own: LifeLock | None = None
-        """The lock of this process; None: it holds none there."""
+        """The lock of this process; None: it holds no lock there."""
         with suppress(OSError):
             self.own = self._lock(directory)
 
@@ -60,9 +59,9 @@ class DirectoryLocks:
         return LifeLock(file.st_dev, file.st_ino, place)
 
     def is_free(self, lock: LifeLock) -> bool:
-        """Return whether this lock is known to be held by no process: its holder has ended then.
+        """Return whether no process holds this lock, so that its holder has ended.
 
-        Asks the kernel, and not the disk.
+        Asks the kernel, not the disk.
         """
         own = self.own
         if own is None or (lock.device, lock.inode) != (own.device, own.inode):
@@ -76,7 +75,7 @@ class DirectoryLocks:
 
 
 def are_locks_trusted(there: FileSystem) -> bool:
-    """Return whether one kernel alone serves what lies there, and so its locks. Pure."""
+    """Return whether the locks of a file system can be trusted: a single kernel serves it. Pure."""
     return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
 
 

@@ -24,7 +24,7 @@ from rallypoint.register.version_file import UnsealedFormat, is_register, readab
 
 
 class DirectoryEngine:
-    """See `Engine`."""
+    """The engine that keeps records in a shared directory."""
 
     name = "file"
 
@@ -37,7 +37,10 @@ class DirectoryEngine:
         return f"the directory {self._path}"
 
     def prepare(self) -> list[str]:
-        """See `Engine`. What `serve` uses is not said to be missing: it is told of one machine."""
+        """Make the directory; see `Engine`.
+
+        `serve` gets no remark about a file system of one machine.
+        """
         if not self._use.run_id:
             return upkeep.prepare(self._path, self._files, "")
         path, (least, most) = self._path, self._use.nodes
@@ -81,7 +84,7 @@ class DirectoryEngine:
         return f"{fix}: {lies_here(self._path, local)}"
 
     def life_locks(self) -> LifeLocks:
-        """See `LockingEngine`."""
+        """Return the locks of this directory; see `LockingEngine.life_locks`."""
         from rallypoint.register.directory.life_locks import DirectoryLocks  # `serve` alone has any
 
         return DirectoryLocks(self._path)

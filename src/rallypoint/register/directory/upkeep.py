@@ -21,9 +21,10 @@ from rallypoint.register.directory.files import FIXES, Files, why_not_own
 GONE = "gone-"
 PROBE = "probe-"
 SLOW_S = 1.0
-"""Writing a small file durably that takes longer is remarked."""
+"""The duration of writing a small file durably, in seconds, that causes a remark."""
 RETENTION_S = 7 * 86400.0
-"""A register that has not changed for so long has no coordinator, and its job no node."""
+"""The time in seconds after which an unchanged register is removed: its job has neither coordinator
+nor node."""
 _REGISTER = re.compile(r"rallypoint-.*-[0-9a-f]{32}")
 _FIXES = FIXES | {
     errno.EPERM: "its file system has no hard links: name another directory",
@@ -32,12 +33,11 @@ _OF_THE_PERSON = (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.ENAMETOOLON
 
 
 def prepare(path: str, files: Files, flag: str) -> list[str]:
-    """Make the directory, and those above it, and see that registers can be kept in it.
+    """Make the directory and its parents, and check that registers can be kept there. Blocks.
 
-    Many nodes may do so at once. `flag`: how a person gave it. Returns remarks for that person.
-    Blocks.
-
-    Raises UsageError for what that person can change, InfrastructureError if the system refuses.
+    Several nodes may do so at once. `flag` is the option that named the directory. Returns remarks
+    for the user. Raises UsageError for an error that the user can fix, InfrastructureError if the
+    system refuses.
     """
     what = f"{flag} {path}".lstrip()
     try:
@@ -72,9 +72,9 @@ def _make(path: str) -> None:
 
 
 def probe(path: str, files: Files) -> float:
-    """Return all that a register does: a file that survives a loss of power, linked under a name.
+    """Write a durable file and link it, as a register does; return the seconds that it took.
 
-    Returns how many seconds that took. Raises OSError.
+    Raises OSError.
     """
     began_at = files.now()
     name = os.path.join(path, PROBE + files.random_bytes(8).hex())
@@ -91,10 +91,10 @@ def probe(path: str, files: Files) -> float:
 
 
 def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> bool:
-    """Remove the register of one job in its directory, unless it turns out to be used.
+    """Remove the register of one job in its directory, unless it turns out to be in use.
 
-    `is_old` is asked when nobody finds it under its name any more, with its present path. Raises
-    OSError; what is left is for `sweep`.
+    The register is moved away first, so that no other process finds it; then `is_old` is called
+    with its new path. Raises OSError; what is left is removed by `sweep`.
     """
     above, name = os.path.split(path)
     away = os.path.join(above, f"{GONE}{files.random_bytes(8).hex()}-{name}")
@@ -108,10 +108,10 @@ def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> b
 
 
 def sweep(files: Files, path: str) -> int:
-    """Remove registers that have not changed for a week, and return how many.
+    """Remove registers that have not changed for a week, and return their number.
 
-    On the file system's own clock; also what an interrupted removal or check has left for as long:
-    another one may be under way. What can't be removed stays.
+    Age is measured on the file system's clock. Left-overs of an interrupted removal or check are
+    removed after the same time, because another one may be running. What can't be removed stays.
     """
     found = 0
     with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Registers in etcd 3.4 or later, by the JSON gateway that each of its members has.
+"""Registers in etcd 3.4 or later, through the JSON gateway of its members.
 
-The client is our own and small: there is no kept library that is light enough to be imported by
-every agent. It is blocking, as the calls of registers are: each coordinator has a thread for them,
-and the process that a guard starts has no event loop. Imported with this backend alone.
+The client is part of Rallypoint and small: no maintained library is light enough to be imported by
+every agent. It blocks, as the calls of registers do: each coordinator has a thread for them, and
+the process that a guard starts has no event loop. Imported only with this backend.
 """

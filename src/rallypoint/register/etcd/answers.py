@@ -1,7 +1,7 @@
-"""The form of etcd's answers, as far as it is used: whoever gets a checked answer can use it.
+"""The schema of etcd's answers, as far as they are used. Pure.
 
-A member may be another program, or a proxy may be between: each field is checked before it is
-used. A field that is not named here may be anything. Pure.
+The peer may be another program, or a proxy may be between: each field is checked before its use.
+Fields that are not listed here are ignored.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _FORMS: dict[str, Any] = {
 def check_answer(path: str, body: dict[str, Any], answer: dict[str, Any]) -> None:
     """Check that the answer to a request of etcd's gateway has the fields that are used.
 
-    In their form. Raises UnreadableJsonError.
+    Raises UnreadableJsonError.
     """
     check_kind(answer, _FORMS.get(path, _Answer))
     if path == "/v3/kv/range":
@@ -125,10 +125,10 @@ def check_answer(path: str, body: dict[str, Any], answer: dict[str, Any]) -> Non
 
 
 def next_key(page: dict[str, Any], begin: bytes) -> bytes | None:
-    """Return the key from which the next page of a range is read; None: this was the last one.
+    """Return the key from which the next page of a range is read; None after the last page.
 
-    `begin`: the key from which this one was read. Raises UnreadableJsonError for an answer after
-    which the pages would not end.
+    `begin` is the first key of this page. Raises UnreadableJsonError for an answer after which the
+    pages would never end.
     """
     if not page.get("more"):
         return None

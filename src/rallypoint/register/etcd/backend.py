@@ -32,13 +32,13 @@ _AGAIN_S = 0.5
 
 
 class Revision(Struct, frozen=True):
-    """The version of a key."""
+    """The version of a key, as a token."""
 
     number: int
 
 
 class EtcdBackend(SwappingBackend):
-    """The register of one job. A wait for a change has connections of its own."""
+    """The register of one job in etcd. A wait for a change has its own connections."""
 
     store, max_state, token_type = "etcd", MAX_STATE, Revision
 
@@ -96,12 +96,15 @@ class EtcdBackend(SwappingBackend):
         return explained()
 
     def try_writing(self) -> None:
-        """See that etcd would take a version. Stores nothing; raises as `get_state`."""
+        """Check that etcd would take a version, without storing one. Raises as `get_state`."""
         with explained():
             self._gateway.call("/v3/kv/txn", swap_of_nothing(self._key))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Until the key has another revision. A watch only wakes: what it says is not read."""
+        """Wait until the key may have another revision.
+
+        A watch wakes the caller, which reads the key.
+        """
         ends_at = time.monotonic() + timeout
         try:
             with explained():
@@ -118,7 +121,7 @@ class EtcdBackend(SwappingBackend):
             return True
 
     def stop_waiting(self) -> None:
-        """End a wait in another thread."""
+        """End a wait of another thread."""
         self._is_stopped = True
         self._watching.abort()
 
@@ -146,14 +149,15 @@ def if_unchanged(key: str, revision: int) -> dict[str, str]:
 
 
 def number_given(answer: dict[str, Any]) -> int:
-    """How often a key has been put, this time included: 1, 2, 3 and so on for those who put it."""
+    """Return the version of the key that was put: 1, 2, 3 and so on, one number for each put."""
     return int(answer.get("prev_kv", {}).get("version", "0")) + 1
 
 
 def swap_of_nothing(key: str) -> dict[str, Any]:
-    """Return a transaction that needs all that a swap needs, and can't store anything.
+    """Return a transaction that needs the same as a swap, and can't store anything.
 
-    A quorum, the permissions, space; no version is below 0.
+    It needs a quorum, the permissions and space; its condition is never true, because no version is
+    below 0.
     """
     name = encoded(key)
     return {
@@ -164,13 +168,13 @@ def swap_of_nothing(key: str) -> dict[str, Any]:
 
 
 def revision_of(answer: dict[str, Any]) -> int:
-    """Return the revision of the whole of etcd when it answered."""
+    """Return etcd's global revision at the time of the answer."""
     return int(answer["header"]["revision"])
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """While a job runs nothing is refused for good: users and proxies are mended."""
+    """Raise refusals as errors that may be retried: an administrator may fix users and proxies."""
     try:
         yield
     except (AccessError, ParameterError) as error:

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 ATTEMPT_S = 2.0
-"""A member that has not answered after so long is given up for now. An election takes 1 to 2 s."""
+"""The time limit for one member's answer, in seconds. An election takes 1 to 2 s."""
 LIMIT_S = 5.0
 """The limit of a call at all members: half the hold of a leader."""
 STATUS_S = 0.5
-"""The last part of `LIMIT_S`, in which members are asked for their leader."""
+"""The last part of `LIMIT_S`, in seconds, in which members are asked for their leader."""
 _SHOWN = 300
-"""The longest message of etcd that a person reads."""
+"""The longest message of etcd that is shown, in characters."""
 
 _AUTHENTICATION_IS_OFF = "authentication is not enabled"
 _UNAVAILABLE = (1, 4, 10, 14)
@@ -46,10 +46,9 @@ _KIND = ServerKind("no etcd", "protocol=http", "protocol=https")
 _WATCH = "/v3/watch"
 _SHOWN_BYTES = 60
 _OWN = "etcdserver: "
-"""The beginning of etcd's own words: it tells with 404, too, that it does not find something, like
-a lease."""
+"""The HTTP statuses of a proxy whose etcd member is unreachable."""
 _OF_A_PROXY = (502, 503, 504)
-"""When the member behind it is away."""
+"""The HTTP statuses of a proxy whose etcd member is unreachable."""
 
 
 class LeaseEndedError(RendezvousConnectionError):
@@ -65,9 +64,9 @@ class _Failure(NamedTuple):
 
 
 class EtcdMember(HttpConnection):
-    """One connection to one member of etcd: a POST of JSON at a time.
+    """One connection to one member of etcd, for one JSON request at a time.
 
-    Blocks, for one thread at a time; `abort` from any.
+    Blocks; for one thread at a time, except `abort`, which any thread may call.
     """
 
     def __init__(self, endpoint: str, tls: SSLContext | None) -> None:
@@ -81,7 +80,7 @@ class EtcdMember(HttpConnection):
     def watch(
         self, body: Any, token: str, limit_s: float, line_limit_s: float
     ) -> Generator[dict[str, Any], None, None]:
-        """Yield the JSON lines of an answer that does not end, for `limit_s`. Raises HttpError.
+        """Yield the JSON lines of an endless answer, for `limit_s`. Raises HttpError.
 
         See `HttpConnection.lines`.
         """
@@ -93,7 +92,7 @@ class EtcdMember(HttpConnection):
                 yield self._parsed(status, line)
 
     def not_understood(self, why: UnreadableJsonError) -> HttpError:
-        """Return the error for an answer that etcd would not give. Closes the connection."""
+        """Return the error for an answer that is not etcd's, and close the connection."""
         self.close()
         return HttpError(f"its answer is not understood: it {why}")
 
@@ -133,26 +132,27 @@ def _request(path: str, body: Any, token: str) -> HttpRequest:
 
 
 class Gateway:
-    """Blocks, for one thread at a time."""
+    """The client of an etcd cluster. Blocks; for one thread at a time."""
 
     def __init__(self, config: EtcdConfig, attempt_s: float = ATTEMPT_S) -> None:
         """Keep the configuration. Does no I/O."""
         self._config, self._attempt_s = config, attempt_s
         self._members: list[EtcdMember] = []
         self._at = 0
-        """The index of the member that has answered last."""
+        """The index of the member that answered last."""
         self._token = ""
         self._is_open = False
-        """Whether it is known that etcd wants no user."""
+        """Whether etcd is known to require no user."""
         self._cluster = ""
         self.has_repeated = False
-        """The last call was sent more often than it was answered, and may have been executed."""
+        """Whether the last call was sent more than once, so that it may have been executed
+        twice."""
 
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of the first member that has one.
+        """Return the answer of the first member that answers.
 
-        Raises RendezvousConnectionError, AccessError for a user that etcd refuses, ParameterError
-        if nothing there is an etcd.
+        Raises RendezvousConnectionError, AccessError for a user that etcd refuses, and
+        ParameterError if no endpoint is an etcd.
         """
         ends_at = time.monotonic() + LIMIT_S
         self.has_repeated = False
@@ -172,9 +172,10 @@ class Gateway:
         raise self._failed(failures, ends_at)
 
     def watch(self, key: str, revision: int, seconds: float, end: str = "") -> bool:
-        """Return whether a key may have changed from this revision on; waits so long at most.
+        """Wait for a change of a key from this revision on; return whether there may be one.
 
-        With an `end`: any key from `key` to before that. Raises as `call`.
+        With `end` it watches all keys from `key` to before `end`. Waits for at most `seconds`.
+        Raises as `call`.
         """
         request = {"key": encoded(key), "start_revision": str(revision), "range_end": encoded(end)}
         begins_by = time.monotonic() + min(self._attempt_s, seconds)
@@ -195,7 +196,7 @@ class Gateway:
         return False
 
     def abort(self) -> None:
-        """End the wait of a call in another thread."""
+        """End a call of another thread."""
         for member in self._members:
             member.abort()
 
@@ -207,10 +208,7 @@ class Gateway:
         return self._members[self._at]
 
     def _ask(self, path: str, body: dict[str, Any], ends_at: float) -> dict[str, Any]:
-        """Return the answer of one member, by this time.
-
-        Also if the user must log in first, or anew.
-        """
+        """Return the answer of one member before `ends_at`; log the user in first if necessary."""
         for is_last in (False, True):
             token = self._authenticated(ends_at)
             status, answer = self._post(path, body, token, ends_at)
@@ -226,7 +224,7 @@ class Gateway:
     def _post(
         self, path: str, body: dict[str, Any], token: str, ends_at: float
     ) -> tuple[int, dict[str, Any]]:
-        """Return the HTTP status, and an answer that has the form of etcd's if the status is 200.
+        """Return the HTTP status, and the answer, which is checked if the status is 200.
 
         Raises HttpError.
         """
@@ -243,7 +241,7 @@ class Gateway:
             raise self._member.not_understood(error) from None
 
     def _authenticated(self, ends_at: float) -> str:
-        """Return the token that shows who asks; empty: none is needed."""
+        """Return the token of the user's login; empty if none is needed."""
         config = self._config
         if not config.user or self._token or self._is_open:
             return self._token
@@ -258,7 +256,7 @@ class Gateway:
         return self._token
 
     def _check_cluster(self, answer: dict[str, Any]) -> None:
-        """Two clusters in one list of endpoints would be two registers."""
+        """Raise if the endpoints belong to two clusters, which would be two registers."""
         headed = answer if "header" in answer else answer.get("result", {})
         cluster = str(headed.get("header", {}).get("cluster_id", ""))
         if self._cluster not in ("", cluster):
@@ -287,15 +285,15 @@ class Gateway:
         )
 
     def _passed_over(self, error: HttpError) -> _Failure:
-        """Another member is asked next."""
+        """Note the failure of a member, and make the next member the one to ask."""
         where = self._config.endpoints[self._at]
         self._at = (self._at + 1) % len(self._config.endpoints)
         return _Failure(where, str(error), error.is_lasting)
 
     def _failed(self, failures: list[_Failure], ends_at: float) -> Exception:
-        """Return the error for a call that no member has answered.
+        """Return the error for a call that no member answered.
 
-        Asks them for their leader until `ends_at`.
+        Asks the members for their leader until `ends_at`.
         """
         whys = {failure.why for failure in failures}
         each = "; ".join(f"{failure.endpoint}: {failure.why}" for failure in failures)
@@ -335,7 +333,7 @@ def tls_context(config: EtcdConfig) -> SSLContext | None:
 
 
 def encoded(key: str | bytes) -> str:
-    """Keys and values as the gateway has them."""
+    """Encode a key or value in base64, as the gateway requires."""
     return b64encode(key.encode() if isinstance(key, str) else key).decode()
 
 
@@ -345,7 +343,7 @@ def decoded(text: str) -> bytes:
 
 
 def _with_password(config: EtcdConfig) -> str:
-    """Return the line about a password that etcd refuses, with its remedy."""
+    """Return the text about a password that etcd refuses, with the fix."""
     if config.password_file:
         return f"with this password: see what is in password_file={config.password_file}"
     fix = f"password_file=FILE in {named.rdzv_conf}, or {password_variable('etcd')}"
@@ -378,9 +376,6 @@ def _is_unavailable(line: dict[str, Any]) -> bool:
 
 
 def _is_of_an_old_token(answer: dict[str, Any]) -> bool:
-    """Return whether the answer tells of a token that a member has forgotten.
-
-    Or of one that was given out before users were changed.
-    """
+    """Return whether the answer refuses a login token that is outdated or forgotten."""
     said = _message(answer)
     return answer.get("code") == 16 or "auth token" in said or "auth store is old" in said

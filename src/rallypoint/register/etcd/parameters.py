@@ -28,36 +28,36 @@ FIELDS = {
     "key": "key",
     "ssl_cert_key": "key",
 }
-"""Key -> field of `EtcdConfig`."""
+"""The field of `EtcdConfig` for each key."""
 _FILES = ("password_file", "cacert", "cert", "key")
 _PROTOCOLS = ("http", "https")
 
 
 class EtcdConfig(Struct, frozen=True):
-    """How the members of an etcd are reached. Paths are absolute."""
+    """The addresses and credentials for the members of an etcd. Paths are absolute."""
 
     endpoints: tuple[str, ...]
-    """Each as HOST:PORT, with brackets around IPv6."""
+    """The members as HOST:PORT, with brackets around IPv6 addresses."""
     protocol: str = "http"
     """http or https."""
     prefix: str = "/rallypoint"
-    """All keys begin with it; it begins with a slash and does not end with one."""
+    """The prefix of all keys; it begins with a slash and does not end with one."""
     user: str = ""
-    """Empty: etcd asks for none."""
+    """The user; empty: etcd requires none."""
     password: str = ""
     password_file: str = ""
-    """In place of the password."""
+    """A file with the password, instead of `password`."""
     cacert: str = ""
-    """Empty: whom the system trusts."""
+    """The file of the CA certificate; empty: the system's certificates."""
     cert: str = ""
     key: str = ""
-    """Empty: it is in the file of the certificate."""
+    """The file of the private key; empty: it is in the file of the certificate."""
 
     def __str__(self) -> str:
         return ",".join(self.endpoints)
 
     def __repr__(self) -> str:
-        """Never shows the password."""
+        """Return a text without the password."""
         return f"EtcdConfig({self}, prefix={self.prefix!r}, user={self.user!r})"
 
 

@@ -38,17 +38,17 @@ from rallypoint.register.version_file import is_register
 RETENTION_S = 7 * 86400
 SWEEP_PAGE = 500
 PAGE = 200
-"""The number of records, of less than 1 KB as a rule, that are asked for at once."""
+"""The number of records in one request; a record is usually below 1 KB."""
 FRESH_S = 0.25
-"""A record that was read within this time is not read again for another job."""
+"""The age in seconds up to which a read record is used for other jobs too."""
 _ATTEMPTS = 2.5
-"""The number of members that may be asked within the limit of a call."""
+"""The number of members that can be asked within the limit of a call."""
 _REGISTER = re.compile(rb"rallypoint-.*-[0-9a-f]{32}")
 _MARK = re.compile(rb"(\d{1,19}) (\d{1,19})")
 
 
 class EtcdEngine:
-    """See `Engine`."""
+    """The engine that keeps records in etcd."""
 
     name = "etcd"
 
@@ -56,10 +56,10 @@ class EtcdEngine:
         self.config, self._run_id = read_etcd(where, settings), use.run_id
         self._attempt_s = min(ATTEMPT_S, use.limit_s / _ATTEMPTS)
         self.gateway = Gateway(self.config, self._attempt_s)
-        """All registers use this one: a member that hangs costs one wait, and not one for each."""
+        """The client that all registers share, so that a hanging member delays them only once."""
         self._jobs = f"{self.config.prefix}/jobs/"
         self._opened: set[str] = set()
-        """The run ids of the registers."""
+        """The run ids of the registers that were opened."""
         self._changed = ChangedRecords(self._run_id_of)
         self._kvs: dict[str, dict[str, Any]] = {}
         """The stored values by key, as of `_read_at`."""
@@ -100,9 +100,9 @@ class EtcdEngine:
                 yield name, kv["mod_revision"]
 
     def newest(self, key: str, after: float) -> dict[str, Any] | None:
-        """Return what is stored under the key of a job; None: nothing is.
+        """Return the stored pair of a job's key, read after this monotonic time.
 
-        Read after this time of the monotonic clock.
+        None if there is none.
         """
         if len(self._opened) < 2:
             return self._one(key)
@@ -127,8 +127,7 @@ class EtcdEngine:
 def sweep(gateway: Gateway, prefix: str, page: int = SWEEP_PAGE) -> int:
     """Remove old registers and return their number.
 
-    `page`: so many keys are asked for at once. Raises as `Gateway.call`, and what an answer that
-    does not parse raises.
+    `page` is the number of keys in one request. Raises as `Gateway.call`, and UnreadableJsonError.
     """
     name = encoded(f"{prefix}/mark")
     answer = gateway.call("/v3/kv/range", {"key": name})
@@ -160,10 +159,7 @@ def _lasts(gateway: Gateway, lease: int) -> bool:
 
 
 def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) -> int:
-    """Remove the registers that have not changed since this revision.
-
-    What changes meanwhile stays.
-    """
+    """Remove the registers that have not changed since this revision."""
     first, found = f"{prefix}/jobs/", 0
     more = {"limit": str(limit), "keys_only": True, "max_mod_revision": str(revision)}
     for kv in _pages(gateway, first, f"{prefix}/jobs0", more):

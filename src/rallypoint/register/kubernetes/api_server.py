@@ -1,10 +1,10 @@
-"""ConfigMaps of one namespace, by the API server of Kubernetes.
+"""ConfigMaps of one namespace, through the API server of Kubernetes.
 
-A call that got no answer may have been executed, or may be executed later. So each is one that may
-be repeated: a read, or a write whose author knows its own version by a nonce.
+A call without an answer may have been executed, or may be executed later. So each call is one that
+may be repeated: a read, or a write whose author recognises its own version by a nonce.
 
-The token and the certificate of the API server's authority are files that the kubelet replaces
-while a pod runs: the token is read for each request, the certificate after each failure.
+The token and the CA certificate are files that the kubelet replaces while a pod runs: the token is
+read for each request, the certificate after each failure.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ LIMIT_S = 5.0
 _KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
 _PAUSE_S = 1.0
-"""Before a request that was not executed is sent again, if the server does not say."""
+"""The pause in seconds before a rejected request is sent again, if the server names none."""
 _NOT_NOW = (429, 503)
 _OF_A_PROXY = (500, 502, 503, 504)
-"""When the API server behind it is away."""
+"""The HTTP statuses of a proxy whose API server is unreachable."""
 _MAX_PAUSE_S = 10.0
-"""Longer than that no request is kept back, whatever the server says: a leader must write."""
+"""The longest pause in seconds, whatever the server asks for: a leader must write."""
 _METADATA_ONLY = (
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
 )
@@ -59,7 +59,7 @@ _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
 
 
 _SHOWN = 300
-"""The longest message of the API server that a person reads."""
+"""The longest message of the API server that is shown, in characters."""
 
 
 class _Changed(TypedDict):
@@ -67,7 +67,7 @@ class _Changed(TypedDict):
 
 
 class _Metadata(TypedDict):
-    """The fields that are used; a list has some of them."""
+    """The metadata fields that are used; a list has some of them."""
 
     name: NotRequired[str]
     uid: NotRequired[str]
@@ -87,7 +87,7 @@ class _Item(TypedDict):
 
 
 class _Answered(TypedDict):
-    """An object, a list, or the status of a refusal, as far as it is used."""
+    """An object, a list or an error status, with the fields that are used."""
 
     metadata: NotRequired[_ListMetadata]
     items: NotRequired[list[_Item] | None]
@@ -95,7 +95,7 @@ class _Answered(TypedDict):
 
 
 class Reply(NamedTuple):
-    """The answer of the API server to a call that it understood."""
+    """An answer of the API server with an expected status."""
 
     status: int
     """200, 201, 404, 409 or 410."""
@@ -110,7 +110,10 @@ class Reply(NamedTuple):
 
 
 class ApiServer:
-    """Blocks, for one thread at a time; `abort` from any."""
+    """The client of an API server.
+
+    Blocks; for one thread at a time, except `abort`, which any thread may call.
+    """
 
     def __init__(self, config: KubernetesConfig, limit_s: float = LIMIT_S) -> None:
         """Keep the configuration. Does no I/O."""
@@ -118,13 +121,14 @@ class ApiServer:
         self._http: HttpConnection | None = None
         self._namespace = config.namespace
         self._not_before = 0.0
-        """The server does not want a request before this time."""
+        """The time before which the server wants no request."""
         self.has_repeated = False
-        """The last call was sent more often than it was answered, and may have been executed."""
+        """Whether the last call was sent more than once, so that it may have been executed
+        twice."""
 
     @property
     def namespace(self) -> str:
-        """Raises ParameterError for a file that can't be read."""
+        """The namespace. Raises ParameterError for an unreadable file."""
         if not self._namespace:
             self._namespace = self._file("namespace")
         return self._namespace
@@ -153,9 +157,9 @@ class ApiServer:
             return self._reply(answer)
 
     def watch(self, seconds: float, query: Query) -> Generator[Object, None, None]:
-        """Yield changes of ConfigMaps, as the API server sends them, for so long.
+        """Yield changes of ConfigMaps for at most `seconds`, as the API server sends them.
 
-        May end before. An event of the type ERROR has the status. Raises as `call`.
+        May end earlier. An event of the type ERROR has the status. Raises as `call`.
         """
         watching = {"watch": "1", "timeoutSeconds": str(int(seconds) + 1)}
         request = self._request("GET", "", None, self._token(), {**query, **watching})
@@ -174,7 +178,7 @@ class ApiServer:
             raise self._failed(error) from error
 
     def abort(self) -> None:
-        """End the wait of a call in another thread."""
+        """End a call of another thread."""
         if self._http is not None:
             self._http.abort()
 
@@ -221,7 +225,7 @@ class ApiServer:
         return HttpRequest(method, path, json.dumps(body).encode(), headers)
 
     def _token(self) -> str:
-        """Empty: a proxy without TLS shows its own."""
+        """Return the token; empty: a proxy without TLS sends its own."""
         if self._config.server.startswith("http:") and not os.path.exists(self._path("token")):
             return ""
         return self._file("token")
@@ -241,7 +245,7 @@ class ApiServer:
         return os.path.join(self._config.service_account, name)
 
     def _reply(self, answer: HttpReply) -> Reply:
-        """Return the reply, or raise what the call raises for an answer that is none."""
+        """Return the reply, or raise the error for any other answer."""
         try:
             body = _parsed(answer.data)
         except UnreadableJsonError as error:

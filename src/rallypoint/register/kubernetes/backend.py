@@ -28,29 +28,30 @@ from rallypoint.register.swapping import Stored, Swapped, SwappingBackend
 from rallypoint.register.version_file import VersionFormat, register_name
 
 MAX_STATE = 1_000_000
-"""Bytes. A ConfigMap takes 1 MiB."""
+"""The limit of the state in bytes. A ConfigMap takes 1 MiB."""
 LABELS = {
     "app.kubernetes.io/managed-by": "rallypoint",
     "app.kubernetes.io/component": "register",
 }
 """The labels of every register."""
 KEY = "register"
-"""Within `binaryData`."""
+"""The key of the value within `binaryData`."""
 DRY_RUN = {"dryRun": "All"}
 _AGAIN_S = 0.5
 
 
 class ObjectVersion(Struct, frozen=True):
-    """The version of an object."""
+    """The version of an object, as a token."""
 
     uid: str
     version: str
 
 
 class KubernetesRendezvousBackend(SwappingBackend):
-    """The state of one job, for a `DynamicRendezvousHandler` or for the coordinators of a job.
+    """The state of one job in a ConfigMap.
 
-    Calls block, for 5 s at most. A wait for a change has a connection of its own.
+    For a `DynamicRendezvousHandler`, or for the coordinators of a job. Calls block, for at most 5
+    s. A wait for a change has its own connection.
     """
 
     store, max_state, token_type = "Kubernetes", MAX_STATE, ObjectVersion
@@ -79,9 +80,9 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return "kubernetes"
 
     def check(self) -> None:
-        """See that the register can be read, made and changed, without doing it.
+        """Check that the register can be read, created and changed, without changing it.
 
-        Raises AccessError and ParameterError for what a person can mend, and
+        Raises AccessError and ParameterError for faults that the user can fix, and
         RendezvousConnectionError.
         """
         found = self._server.call("GET", self._key)
@@ -91,12 +92,15 @@ class KubernetesRendezvousBackend(SwappingBackend):
         self._server.call("PUT", self._key, config_map(self._key), DRY_RUN)
 
     def try_writing(self) -> None:
-        """See `register_record.TriableRegister`. Nothing is stored."""
+        """Check that the register could be written, without storing anything."""
         with _explained():
             self.check()
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Until the object has another version. A watch only wakes: what it says is not read."""
+        """Wait until the object may have changed.
+
+        A watch wakes the caller, which reads the object.
+        """
         ends_at = time.monotonic() + timeout
         wanted = [] if token is None else [token]
         name = {"fieldSelector": f"metadata.name={self._key}"}
@@ -120,7 +124,7 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return True
 
     def stop_waiting(self) -> None:
-        """End a wait in another thread."""
+        """End a wait of another thread."""
         self._is_stopped = True
         self._watching.abort()
 
@@ -180,9 +184,9 @@ def name_of(run_id: str) -> str:
 
 
 def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -> Object:
-    """Return the object as it is sent.
+    """Return the ConfigMap object to send.
 
-    `token`: of the version that it replaces; None: there is none. `value`: bytes, in base64.
+    `token` is that of the version that it replaces; None: there is none. `value` is base64.
     """
     metadata: Object = {"name": name, "labels": LABELS}
     if token is not None:
@@ -205,7 +209,7 @@ def _version_of(body: Object) -> ObjectVersion:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """While a job runs nothing is refused for good: rights and files are mended."""
+    """Raise refusals as errors that may be retried: an administrator may fix rights and files."""
     try:
         yield
     except (AccessError, ParameterError) as error:

@@ -1,7 +1,7 @@
-"""How a person says which API server of Kubernetes to use.
+"""The parameters that select a Kubernetes API server.
 
-In a pod nothing needs to be said: the namespace and keys of `--rdzv-conf` are for other namespaces,
-and for programs outside of a pod.
+In a pod no parameter is needed: the namespace and the keys of `--rdzv-conf` are for other
+namespaces, and for programs outside of a pod.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rallypoint.register.engines import NotHereError
 from rallypoint.wire.address import Address, split_endpoint
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where a pod finds the files of its service account."""
+"""The directory of a pod's service account files."""
 _PORTS = {"http": 80, "https": 443}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -27,7 +27,7 @@ _MAX_SUBDOMAIN = 253
 
 
 class KubernetesConfig(Struct, frozen=True):
-    """How an API server is reached, and as whom."""
+    """The address of an API server, and the credentials for it."""
 
     server: str
     """http:// or https://, HOST:PORT, and perhaps a path."""
@@ -43,10 +43,10 @@ class KubernetesConfig(Struct, frozen=True):
 def kubernetes_config(
     namespace: str = "", server: str = "", service_account: str = ""
 ) -> KubernetesConfig:
-    """For a program: what is empty is the pod's own.
+    """Return a configuration for a program; empty parameters are the pod's own.
 
-    `server`: http[s]://HOST:PORT. `service_account`: a directory with the files `token`, `ca.crt`
-    and `namespace`. Reads the environment only. Raises ParameterError.
+    `server` is http[s]://HOST:PORT. `service_account` is a directory with the files `token`,
+    `ca.crt` and `namespace`. Reads the environment only. Raises ParameterError.
     """
     given = {"server": server, "service_account": service_account}
     conf = {name: text for name, text in given.items() if text}
@@ -57,10 +57,10 @@ def kubernetes_config(
 
 
 def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig:
-    """`conf` has `server` and `service_account`, or one of them, or none.
+    """Read the configuration from `conf` and the environment.
 
-    Reads the environment only. Raises UsageError, whose text names what was given, and NotHereError
-    outside of a pod.
+    `conf` may have `server` and `service_account`. Raises UsageError, whose text names the given
+    value, and NotHereError outside of a pod.
     """
     if namespace and not is_label(namespace):
         raise UsageError(
@@ -79,7 +79,7 @@ def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig
 
 
 def pod_server(environ: Mapping[str, str] | None = None) -> str:
-    """Return where Kubernetes tells its pods that the API server is; empty: this is no pod."""
+    """Return the API server's address from a pod's environment; empty outside of a pod."""
     environ = os.environ if environ is None else environ
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -89,12 +89,12 @@ def pod_server(environ: Mapping[str, str] | None = None) -> str:
 
 
 def is_label(text: str) -> bool:
-    """Return whether it may name a namespace: a label of RFC 1123."""
+    """Return whether the text is a valid name of a namespace: a label of RFC 1123."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """Return whether it may name most other objects: a subdomain of RFC 1123."""
+    """Return whether the text is a valid name of most other objects: a subdomain of RFC 1123."""
     return len(text) <= _MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 

@@ -32,7 +32,7 @@ MAX_PAGES = 200
 
 
 class KubernetesEngine:
-    """See `Engine`."""
+    """The engine that keeps records in ConfigMaps of Kubernetes."""
 
     name = "kubernetes"
 
@@ -86,8 +86,8 @@ class KubernetesEngine:
 def sweep(server: ApiServer, page: int = PAGE) -> int:
     """Remove old registers and return their number.
 
-    `page`: so many are asked for at once. Raises as `ApiServer.call`, and what an answer that does
-    not parse raises.
+    `page` is the number of objects in one request. Raises as `ApiServer.call`, and
+    UnreadableJsonError.
     """
     found = 0
     for reply in listed(server, page):
@@ -121,7 +121,7 @@ def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
 
 
 def _changed_at(metadata: dict[str, Any]) -> datetime | None:
-    """None: the API server does not say, and it may have been a moment ago."""
+    """Return the time of the last change; None: unknown, and it may have been a moment ago."""
     fields = metadata.get("managedFields")
     if not fields:
         return None

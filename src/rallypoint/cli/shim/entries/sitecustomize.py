@@ -17,8 +17,9 @@ _WITHIN = (*_MODULES, "torch.distributed.launcher", "torch.distributed.launcher.
 
 
 def _program() -> tuple[str, int]:
-    """Return the name of the program or module that runs, and how many words of the command line
-    stand before its arguments.
+    """Return the name of the running program or module, and the position of its arguments.
+
+    The position is the number of words of the command line before the first argument.
     """
     line = getattr(sys, "orig_argv", [])
     first, *arguments = getattr(sys, "argv", None) or [""]  # A program may embed Python.
@@ -42,7 +43,7 @@ def _is_torchs(path: str) -> bool:
 
 
 def _leave() -> None:
-    """Take the shim out of the environment."""
+    """Remove the shim from the environment."""
     for name in ("PATH", "PYTHONPATH"):
         paths = os.environ.get(name, "").split(os.pathsep)
         if _HERE in paths:
@@ -53,10 +54,10 @@ def _leave() -> None:
 
 
 class _Finder:
-    """Finds Rallypoint's modules under torch's names, in a program that imports these."""
+    """The import hook that provides Rallypoint's modules under torch's names."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return what `importlib` needs to load it; None: it is not one of them, or is torch's."""
+        """Return the spec of a replaced module; None: another module, or torch's own."""
         if name not in _WITHIN:
             return None
         try:

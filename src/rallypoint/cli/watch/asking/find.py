@@ -1,7 +1,7 @@
-"""Finds the job that a command line means, and the place of its coordinator.
+"""The search for the job that a command line names, and for its coordinator.
 
-A person names the endpoint as the job's nodes have it, or nothing: then it is a job of their own on
-this machine, whose agent has left a note (`process/scratch.py`).
+A user gives the job's endpoint, or nothing: then it is one of the user's jobs on this machine,
+whose agent has left a note (`process/scratch.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ HOW_TO_FIND = (
         *access.token_options("the job runs with --insecure, without a token"),
     ),
 )
-"""The options that say which job is meant, for all commands that ask about one."""
+"""The options that name a job, for all commands about one."""
 EXIT_CODES = """\
 Exit codes: 0 it was answered, 2 there is no such job there, or wrong usage, 75
 no coordinator answers, or it went away.
@@ -66,24 +66,24 @@ no coordinator answers, or it went away.
 
 
 class JobAt(Struct, frozen=True):
-    """Where a job is."""
+    """The place of a job."""
 
     run_id: str | None
-    """None: nobody said."""
+    """The run id of the job; None: not given."""
     endpoint: Endpoint
     register: RegisterConfig | None
     """The job's; None: the coordinator is at the endpoint."""
     access: access.Access
     secret: bytes = b""
-    """Opens this job, where no token of the user's does."""
+    """The token of this job, where no token of the user's opens it."""
     given: str = ""
-    """The words that say where it is, for another command; empty: this machine."""
+    """The words for the place in another command; empty: this machine."""
     is_here: bool = False
-    """Set if the job was found on this machine."""
+    """Whether the job was found on this machine."""
     pid: int = 0
-    """The process id of the agent by which it was found there."""
+    """The pid of the agent by which it was found there."""
     word: str = ""
-    """The text of the endpoint if it has no port, and so may be a name; empty: it has one."""
+    """The endpoint's text if it has no port, so that it may be a name; empty: it has one."""
 
     @property
     def name(self) -> str:
@@ -92,15 +92,15 @@ class JobAt(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The words that name it to any command, quoted for a shell."""
+        """The words that name it in any command, quoted for a shell."""
         has_name = self.run_id not in (None, UNNAMED_RUN_ID, ALL_JOBS)
         return f"{self.given} --job {quote(self.name)}".strip() if has_name else self.given
 
 
 def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[JobAt]:
-    """Return the job that is meant, or jobs on this machine: at least one.
+    """Return the named job, or the jobs on this machine: at least one.
 
-    Raises UsageError, and RendezvousConnectionError for nothing on this machine.
+    Raises UsageError, and RendezvousConnectionError if there is none on this machine.
     """
     given = scanned.get("--job") or scanned.get("--rdzv-id")
     where = where or scanned.get("--rdzv-endpoint")
@@ -130,7 +130,7 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
 
 
 def _words(scanned: Scanned, where: str, backend: str = "") -> str:
-    """Return the words that say where a job is, for another command, quoted for a shell."""
+    """Return the words for a job's place in another command, quoted for a shell."""
     if backend == FOR_DIRECTORIES:
         words = [where if "/" in where else f"./{where}"]
     elif backend:
@@ -174,7 +174,7 @@ def _register(
 
 
 def _all_local_jobs() -> Iterator[LocalJob]:
-    """Read the notes of the agents of this user that run on this machine."""
+    """Yield the notes of this user's running agents on this machine."""
     for text in notes((tempfile.gettempdir(), *PLACES)):
         try:
             note = read_as(text, LocalJob)
@@ -193,7 +193,7 @@ def _notes_of(job: JobAt) -> list[LocalJob]:
 
 
 def _local_jobs(run_id: str | None) -> list[LocalJob]:
-    """Return the newest word of each job of this user on this machine."""
+    """Return the newest note on each job of this user on this machine."""
     found: dict[tuple[str, str], LocalJob] = {}
     running: set[str] = set()
     for note in _all_local_jobs():
@@ -221,7 +221,7 @@ def _endpoint_of(note: LocalJob) -> Endpoint:
 
 
 def only_one(jobs: Sequence[JobAt]) -> JobAt:
-    """For a command about one job. Raises UsageError for several."""
+    """Return the only job, for a command about one. Raises UsageError for several."""
     if len(jobs) > 1:
         known = names_of_jobs({job.name for job in jobs})
         raise UsageError(f"several jobs run on this machine ({known}): say which by --job ID")
@@ -235,8 +235,8 @@ class NotOnThisMachineError(RendezvousConnectionError):
 def as_noted(job: JobAt, *, by_others: bool = False) -> JobAt:
     """Return the job at the address that its agent on this machine has noted last.
 
-    `by_others`: or where the other agents of it here have it, if that one has ended. Else the same
-    job.
+    `by_others`: if that agent has ended, at the address of the job's other agents here. Else the
+    same job.
     """
     notes = _notes_of(job)
     own = [one for one in notes if one.pid == job.pid]
@@ -248,12 +248,12 @@ def as_noted(job: JobAt, *, by_others: bool = False) -> JobAt:
 
 
 def agents_run(job: JobAt) -> bool:
-    """Whether an agent of a job of this name, which was found on this machine, still runs."""
+    """Return whether an agent of a job of this name, found on this machine, still runs."""
     return bool(_notes_of(job))
 
 
 def runs_here(job: JobAt) -> bool:
-    """Return whether an agent of this job, which was found on this machine, still runs.
+    """Return whether an agent of this job, found on this machine, still runs.
 
     It may have attached to another leader meanwhile, and another job may have the same name.
     """
@@ -261,5 +261,5 @@ def runs_here(job: JobAt) -> bool:
 
 
 def token_of(job: JobAt) -> JobToken | None:
-    """Return the one that a person has, if the job needs one. Raises AccessError."""
+    """Return the user's token, if the job needs one. Raises AccessError."""
     return None if job.secret else job.access.find(create=False)

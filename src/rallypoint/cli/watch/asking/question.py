@@ -36,42 +36,45 @@ NOT_DONE = 1
 
 
 class Words(Struct, frozen=True):
-    """The words of a command line that are no options."""
+    """The words of a command line that are not options."""
 
     where: Given | None = None
     """The endpoint of the job; None: it is said by options, or the job is on this machine."""
     nodes: tuple[str, ...] = ()
     ranks: tuple[RankRange, ...] = ()
     file: str = ""
-    """A file of `--history`, or a directory of what is kept, in place of a job that runs."""
+    """A file of `--history`, or a directory of a kept job, instead of a running job."""
     deed: str = ""
     """The word `exclude` or `allow`; empty: nothing is to be done with a node."""
 
 
 class DoubtError(Exception):
-    """A person has to say first whether this is meant: `args[0]` asks."""
+    """The user has to confirm the command first; `args[0]` is the question."""
 
 
 class Question:
-    """One use of a command about a job. Made of a command line: raises UsageError."""
+    """One use of a command about a job.
+
+    It is made from a command line, and raises UsageError.
+    """
 
     command: ClassVar[Command]
     not_of_files: ClassVar[str] = ""
-    """The option that has no meaning for a file; empty: the command reads none."""
+    """The option that has no meaning for a file; empty: the command reads no file."""
     limit_s: float | None = None
     """How many seconds the answer may take; None: any number."""
     late = ""
-    """The error after that."""
+    """The text of the error when the answer takes longer than `limit_s`."""
     shows_kept: ClassVar[bool] = False
-    """Whether the command can show the files of a job that has ended. If not, the job must run."""
+    """Whether the command can show the kept files of an ended job; otherwise the job must run."""
 
     def __init__(self, scanned: Scanned, words: Words) -> None:
         self.scanned, self.words = scanned, words
         self.as_json = scanned.on("--json")
         self.was_confirmed = False
-        """A person has said that this is meant."""
+        """Whether the user has confirmed the command."""
         self.jobs: list[JobAt] = []
-        """The job that is meant, once it was looked for; of several, those on this machine."""
+        """The named job, once it was looked for; of several, those on this machine."""
         self.tokens: list[JobToken | None] = []
 
     @classmethod
@@ -84,20 +87,20 @@ class Question:
         return Words(where, file=where.text)
 
     def find(self) -> list[JobAt]:
-        """Return the job that is meant. Raises as `read_job`."""
+        """Return the named job. Raises as `read_job`."""
         return [only_one(read_job(self.command, self.scanned, self.words.where))]
 
     @property
     def asks(self) -> bool:
-        """Whether a person is to be asked if this is meant."""
+        """Whether the user has to confirm the command."""
         return can_ask() and not (self.was_confirmed or self.as_json or self.scanned.on("--yes"))
 
     def show_file(self) -> int:
-        """Show what is in the file that is read in place of asking. Returns the exit code."""
+        """Show the file that is read instead of asking. Returns the exit code."""
         raise NotImplementedError
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Show what is kept, and `head`, which says what this is. Returns the exit code."""
+        """Show the kept files, after the line `head`. Returns the exit code."""
         raise NotImplementedError
 
     async def ask(self) -> int:
@@ -106,13 +109,16 @@ class Question:
         return await converse(self.jobs[0], self.tokens[0], self.talk)
 
     async def talk(self, asking: Asking) -> int:
-        """Ask on this connection. Called again on the next one when the coordinator goes away."""
+        """Ask on this connection, and return the exit code.
+
+        Called again on the next connection when the coordinator goes away.
+        """
         raise NotImplementedError
 
     def has_ended(self, end: JobEndedError) -> int:
         """Show the end of the job, of which nothing is kept here, and return the exit code.
 
-        Or raise it.
+        Or raise the error.
         """
         raise end
 
@@ -124,7 +130,7 @@ class Question:
             access.keep_secrets()
 
     def tell(self, said: Said) -> int:
-        """Print this sentence, and return the exit code."""
+        """Print the sentence, and return the exit code."""
         print_text(JsonLine(json_text(said)) if self.as_json else said.text)
         return 0 if said.is_done else NOT_DONE
 
@@ -132,9 +138,8 @@ class Question:
 def run(kind: type[Question], argv: list[str]) -> int:
     """Run a command about a job, and return its exit code.
 
-    Blocks until it is answered, or what it follows has ended.
-
-    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
+    Blocks until it is answered, or the followed job has ended. Raises UsageError, AccessError,
+    InfrastructureError, and HelpRequested.
     """
     command = kind.command
     scanned = with_hint(command, lambda: parse(command, argv, {}))
@@ -180,7 +185,7 @@ class Request(Question):
     was_made = False
 
     async def request(self, asking: Asking, wanted: Ask) -> bytes:
-        """Return the last answer to it. Raises as `Asking.answer`."""
+        """Return the last answer to the request. Raises as `Asking.answer`."""
         await self.make(asking, wanted)
         return await asking.last_value()
 

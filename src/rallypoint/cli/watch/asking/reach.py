@@ -1,7 +1,4 @@
-"""Reaching the coordinator of a job, and asking it.
-
-Also the next one, where another node takes the job over meanwhile.
-"""
+"""The connection to the coordinator of a job, or to the next one after a takeover."""
 
 from __future__ import annotations
 
@@ -38,10 +35,11 @@ from rallypoint.wire.handshake import TokenNotWanted
 
 _T = TypeVar("_T")
 QUESTIONS_SINCE, REPEATS_SINCE = 3, 4
-"""The versions of the protocol that have questions, and requests that are made again. Since the
+"""The versions of the protocol since which there are questions, and repeatable requests. Since the
 latter a drain is a question, too."""
 TAKEOVER_S = 60.0
-"""Seconds to look for a coordinator that does not answer: another node may take over."""
+"""How long to look for a coordinator that does not answer, in seconds: another node may take
+over."""
 RETRY_S = 0.5
 _GONE = "the job has ended, or its host is lost, or it has another --rdzv-endpoint"
 _GONE_HERE = "it has just ended, or its host is lost, or it is in another network (a container's)"
@@ -57,7 +55,7 @@ class UnreachedHereError(RendezvousConnectionError):
 
 
 class CoordinatorLostError(RendezvousConnectionError):
-    """The coordinator went away before it had answered, or is silent."""
+    """The coordinator went away before its answer, or is silent."""
 
 
 class NoNextCoordinatorError(RendezvousConnectionError):
@@ -68,21 +66,21 @@ class NotHostedError(UsageError):
     """The coordinator there does not host the job, or not yet."""
 
     def __init__(self, text: str, *, recovers: bool = False) -> None:
-        """`recovers`: as in `Answer`."""
+        """Make the error; `recovers` is as in `Answer`."""
         super().__init__(text)
         self.recovers = recovers
 
 
 class Asking:
-    """A connection to the coordinator of a job, on which questions are asked one after another."""
+    """A connection to the coordinator of a job, for one question after another."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._answers: asyncio.Queue[m.ToAgent | str] = asyncio.Queue()
         self._pieces: list[bytes] = []
-        """The first pieces of a value whose end has not come."""
+        """The first pieces of an incomplete value."""
         self.is_heard = False
-        """A value has come."""
+        """Whether a value has been received."""
         connection.lost.add_done_callback(lambda lost: self._answers.put_nowait(lost.result()))
         connection.listen(self._answers.put_nowait)
 
@@ -96,11 +94,11 @@ class Asking:
 
     @property
     def version(self) -> int:
-        """The session protocol that both sides use."""
+        """The version of the session protocol that both sides use."""
         return self._connection.version
 
     def close(self) -> None:
-        """Hang up. Safe to call twice."""
+        """Close the connection. May be called twice."""
         self._connection.close()
 
     def send(self, question: Ask) -> None:
@@ -147,7 +145,7 @@ class Asking:
                 return value, said.is_last
 
     async def answer(self, question: Ask) -> bytes:
-        """Return the last value that answers it. Raises as `next_value`."""
+        """Return the last value of the answer. Raises as `next_value`."""
         self.send(question)
         return await self.last_value()
 
@@ -189,15 +187,15 @@ class _Wait:
 
     def __init__(self, job: JobAt) -> None:
         self.job = job
-        """At the place where it is to be looked for next."""
+        """The job, with the place where to look next."""
         self._was_there = False
         self._until: float | None = None
-        """None: nothing is waited for."""
+        """The end of the wait; None: it has not begun."""
 
     async def after(self, error: Exception, *, is_lost: bool) -> None:
-        """Return when it is to be tried again, or raise this error.
+        """Set the time of the next attempt, or raise this error.
 
-        It is raised where nobody can take over, or the time for it is up. `is_lost`: it had
+        It is raised if no node can take over, or the time is up. `is_lost`: the coordinator had
         answered.
         """
         job, now = self.job, asyncio.get_running_loop().time()
@@ -232,10 +230,9 @@ def _waits_for(job: JobAt, error: Exception) -> str:
 
 
 async def named(job: JobAt, token: JobToken | None) -> JobAt:
-    """Ask about one job by its name.
+    """Return the job with its name.
 
-    Where nobody has said which, it is the only one that the coordinator hosts. Raises as
-    `Asking.open`.
+    If none was given, it is the only job that the coordinator hosts. Raises as `Asking.open`.
     """
     if job.run_id is not None:
         return job
@@ -252,7 +249,7 @@ async def named(job: JobAt, token: JobToken | None) -> JobAt:
 
 
 async def recorded_jobs(register: RegisterConfig) -> list[str]:
-    """Return the names of all jobs that have a record there.
+    """Return the names of all jobs with a record in this place.
 
     A job that has just begun may be missing.
     """
@@ -261,7 +258,10 @@ async def recorded_jobs(register: RegisterConfig) -> list[str]:
 
 
 async def all_jobs(job: JobAt, token: JobToken | None) -> list[JobLine]:
-    """Return all jobs there, where nobody has said which, or this job. Raises as `Asking.open`."""
+    """Return all jobs of the coordinator if no job was named, or this job.
+
+    Raises as `Asking.open`.
+    """
     try:
         return await _jobs_at(job, token)
     except UsageError:
@@ -296,12 +296,12 @@ def decoded(value: bytes, kind: type[_T]) -> _T:
 
 
 class JobEndedError(UsageError):
-    """The job that is meant has ended, as its record says."""
+    """The named job has ended, according to its record."""
 
     def __init__(self, text: str, outcome: str = "", reason: str = "", leader: str = "") -> None:
-        """`outcome` and `reason` are those of the verdict.
+        """Make the error, with the verdict's `outcome` and `reason`.
 
-        `leader`: the node that led the job last; empty: unknown.
+        `leader` is the node that led the job last; empty: unknown.
         """
         super().__init__(text)
         self.outcome, self.reason, self.leader = outcome, reason, leader
@@ -346,7 +346,7 @@ async def reach(job: JobAt, token: JobToken | None) -> ClientConnection:
 
 
 def _may_be_a_name(job: JobAt) -> str:
-    """Hint for one word, in place of an endpoint, that may name a job or a node."""
+    """Return the hint that a word in place of an endpoint may name a job or a node."""
     host = job.word
     is_address = host in LOCAL_HOSTS or host.replace(".", "").isdigit()
     if job.run_id is not None or not host or is_address:
@@ -358,7 +358,7 @@ def _may_be_a_name(job: JobAt) -> str:
 
 
 def _other_token(job: JobAt, error: AccessError) -> AccessError:
-    """Note that the coordinator has refused the token of this command.
+    """Return the error for a token that the coordinator has refused.
 
     A job on this machine is known by its name; elsewhere another job may have the port.
     """

@@ -1,4 +1,4 @@
-"""Finding a job by the number that Slurm has given it.
+"""The search for a job by its number in Slurm.
 
 `rallypoint run` in its step has chosen the job's name and endpoint (`integrations/slurm_step.py`).
 """
@@ -30,19 +30,19 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def run_id(self) -> str:
-        """The name of the job, unless Slurm has started it again."""
+        """The run id of the job, unless Slurm has requeued it."""
         return run_id_of(self.job, self.step, 0)
 
 
 def read_slurm_job(given: Given) -> SlurmJob:
-    """Read what Slurm tells of a job. Raises UsageError."""
+    """Parse the number of a job, or of a step. Raises UsageError."""
     if (found := _NUMBER.fullmatch(given.text)) is None:
         raise given.wrong("needs the number of a Slurm job, as in 10, or of a step: 10.1")
     return SlurmJob(int(found[1]), str(int(found[2] or 0)))
 
 
 def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, RegisterConfig | None]:
-    """Return the name of the job, and its endpoint or where its record lies.
+    """Return the name of the job, and its endpoint or the place of its record.
 
     Asks Slurm, and may block for seconds. Raises RendezvousConnectionError.
     """
@@ -62,10 +62,7 @@ def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, Regi
 
 
 def _recorded_in(run_id: str, machine: ThisHost) -> str:
-    """Return the directory of a shared home in which the job's record lies.
-
-    Empty: there is none.
-    """
+    """Return the directory of a shared home with the job's record; empty: there is none."""
     from rallypoint.register.version_file import register_name
 
     home = machine.shared_home()

@@ -1,1 +1,1 @@
-"""Agents and processes inside somebody's program. Torch has no such folder."""
+"""Agents and processes inside another program. Torch has no such package."""

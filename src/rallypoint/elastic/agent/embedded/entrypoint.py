@@ -1,4 +1,4 @@
-"""The program of workers, as another program gives it: a function, a program, or a command line."""
+"""The workers' entrypoint of a library call: a function, a program or a command line."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def worker_config(
     workers: WorkerConfig,
     start_method: str | None = None,
 ) -> WorkerConfig:
-    """`workers` with what they run.
+    """Return `workers` with their entrypoint and its arguments.
 
-    Raises ParameterError, and UsageError for what can't be together.
+    Raises ParameterError, and UsageError for settings that exclude each other.
     """
     function: FunctionCall | None = None
     argv: tuple[str, ...] = ()
@@ -40,7 +40,10 @@ def worker_config(
 
 
 def module_names(preload: Sequence[str]) -> tuple[str, ...]:
-    """Return what to import before workers are forked. Raises ParameterError."""
+    """Return the names of the modules to import before workers are forked.
+
+    Raises ParameterError.
+    """
     if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
         raise ParameterError(
             f"preload={preload!r}: needs names of modules, as in preload=['torch']"
@@ -72,9 +75,9 @@ def _start_method(name: str | None) -> StartMethod | None:
 
 
 def _check_importable(function: Callable[..., Any]) -> None:
-    """Check that a worker can import the main program, to find what is defined there.
+    """Check that a worker can import the module that defines the function.
 
-    See `multiprocessing`.
+    A worker can't import a function of a notebook or a prompt. Raises ParameterError.
     """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
@@ -89,7 +92,7 @@ def _check_importable(function: Callable[..., Any]) -> None:
 
 
 def numa_options(options: Any) -> NumaOptions | None:
-    """From ours or torch's."""
+    """Return Rallypoint's NumaOptions for such an object, or for torch's. Raises ParameterError."""
     if options is None:
         return None
     try:

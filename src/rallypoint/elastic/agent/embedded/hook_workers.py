@@ -1,9 +1,9 @@
-"""The workers of one round, run by the hooks of somebody's agent.
+"""The workers of one round, run by the hooks of a program's `SimpleElasticAgent`.
 
 Hooks may block, so they run in threads: `_start_workers` and then `_monitor_workers` in one,
-`_stop_workers` in another, which waits until the workers are started and gives a hook that merely
-looks the time to return; one that waits for the workers is not waited for. At most one
-`_stop_workers` runs, and nothing is started before it has returned.
+`_stop_workers` in another. The second thread waits until the workers are started, and gives a
+`_monitor_workers` that merely looks the time to return; it does not wait for one that blocks until
+the workers end. At most one `_stop_workers` runs, and nothing is started before it has returned.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
 
 STOP_TIMEOUT_S = 5.0
-"""How long a `_stop_workers` whose grace is over may still take."""
+"""How long a `_stop_workers` may still take after its grace, in seconds."""
 LOOK_S = 1.0
-"""A `_monitor_workers` that takes longer, or longer than the interval, waits rather than looks."""
+"""A `_monitor_workers` call longer than this, and than the interval, counts as one that blocks
+until the workers end."""
 UNKNOWN_FAILURE = 1
-"""Exit code of a group that failed without saying which worker did."""
+"""The exit code of a group that failed without naming the worker."""
 
 
 class AgentHooks(Protocol):
@@ -76,15 +77,15 @@ class HookWorkers:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The pids of the workers, which are not known of those of a hook."""
+        """The pids of the workers: 0 for each, because a hook's pids are not known."""
         return (0,) * self._group.spec.local_world_size
 
     def owns(self, pid: int) -> bool:
-        """Return whether the pids of what hooks start are not known."""
+        """Return False: the pids of a hook's workers are not known."""
         return False
 
     def use_guard(self, guard: Guard) -> None:
-        """Hooks have none."""
+        """Do nothing: workers of hooks have no guard."""
 
     def notify(self, number: int) -> None:
         """Do nothing: the workers of hooks get no signal."""
@@ -96,7 +97,7 @@ class HookWorkers:
             self._in_thread(self._stop)
 
     def kill(self) -> None:
-        """Call `_stop_workers` if that is not under way, and do not wait for it for ever."""
+        """Call `_stop_workers` unless a call is under way, and wait for it with a limit."""
         self.signal(0)
         if not self._killing:
             self._killing = True
@@ -141,7 +142,7 @@ class HookWorkers:
             self._watched.set()
 
     def _watch(self) -> RunResult | None:
-        """Return what the hook says in the end; None when the workers are to be stopped."""
+        """Return the hook's result; None when the workers have to be stopped."""
         group = self._group
         group.state = WorkerState.HEALTHY
         while not self._wanted_stop.is_set():
@@ -261,14 +262,12 @@ class HookWorkers:
 
 
 def _moment(failure: Any) -> float:
-    """Return when it happened; torch's failures have whole seconds. 0: it does not say."""
+    """Return the time of the failure; 0 if it is not known. Torch's failures have whole seconds."""
     return float(getattr(failure, "moment", getattr(failure, "timestamp", 0.0)))
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """Return the error as an exception, also a SystemExit, which would end a thread without a
-    trace.
-    """
+    """Return the error as an Exception, because a SystemExit would end a thread silently."""
     if isinstance(error, Exception):
         return error
     return _contract(f"raised {raised(error)}")
@@ -279,10 +278,7 @@ def _contract(text: str) -> RallypointError:
 
 
 def _callstack(failure: Any) -> str:
-    """Return the traceback that the message has as `record` wrote it.
-
-    Or else what the failure tells besides.
-    """
+    """Return the traceback of a failure, as `record` writes it, else its other details."""
     match getattr(failure, "message", None):
         case {"extraInfo": {"py_callstack": str(callstack)}}:
             return callstack

@@ -1,4 +1,4 @@
-"""The parameters of a program's call, as values that the reader of settings takes."""
+"""The parameters of a library call, converted to the values that the option parser takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rallypoint.errors import ParameterError, UsageError
 OF_A_LAUNCH: ParameterNames = {"--master-port": "rdzv_endpoint"}
 OF_A_SPEC: ParameterNames = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
 OF_A_HANDLER: ParameterNames = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
-"""Parameters of calls, where they are named otherwise than elsewhere."""
+"""The names of parameters that differ from the usual ones in calls of handlers."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "switch": (bool, int, str),
     "ports": (tuple, list),
@@ -29,7 +29,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def given_by(row: Setting, value: Any, origin: str) -> Given:
-    """Return a value that a program gave. Raises ParameterError for one of no sensible type."""
+    """Return the value of a library parameter.
+
+    Raises ParameterError for a value of another type.
+    """
     types = _TYPES.get(row.kind, (str, os.PathLike))
     if not any(isinstance(value, kind) for kind in types):
         raise ParameterError(f"{origin}: needs {_needs(row.kind)}")
@@ -75,7 +78,7 @@ def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
 
 @contextmanager
 def parameter_errors() -> Iterator[None]:
-    """Raise a ValueError, which programs catch around torch's functions."""
+    """Raise usage errors as ParameterError, a ValueError that programs for torch catch."""
     try:
         yield
     except ValueError:

@@ -1,9 +1,7 @@
-"""An agent of real processes inside somebody's program.
+"""An agent of real processes inside another program.
 
-It writes events to the logger `rallypoint`.
-
-A program that has not set up logging sees warnings only, on stderr, as Python does with every
-logger. Logging handlers may block, and heartbeats must not: they run in another thread.
+It writes events to the logger `rallypoint`. Without logging set up, Python shows warnings only, on
+stderr. Logging handlers may block and heartbeats must not, so handlers run in another thread.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView
 from rallypoint.process.exits import needs_main_thread
 
 LAST_LINES_S = 2.0
-"""How long the last lines may take."""
+"""How long the last log lines may take at the end, in seconds."""
 WAIT_LOGGED_S = 5.0
-"""A node without a round logs what it waits for after this."""
+"""The time without a round after which a node logs the reason for its wait, in seconds."""
 
 _log = logging.getLogger("rallypoint")
 
@@ -49,7 +47,10 @@ class JobLog(Observer):
             self._log(event.kind.level, f"{who}: {event.message}")
 
     def status(self, view: StatusView) -> None:
-        """Events tell most of it; but the first wait may be for nodes that nobody has started."""
+        """Log the reason of the first wait, which may be for nodes that were never started.
+
+        Everything else is logged as an event.
+        """
         if (
             view.nodes
             or view.for_s < WAIT_LOGGED_S
@@ -61,7 +62,7 @@ class JobLog(Observer):
         self._log(wait.kind.level, f"rallypoint: {wait.text}")
 
     def warn(self, text: str) -> None:
-        """Log what no event says."""
+        """Log a warning that is not an event."""
         self._log(logging.WARNING, f"rallypoint: {text}")
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ def _keep(telemetry: Telemetry, finish: Finish) -> None:
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:
-    """For a node that has come after the end of its job."""
+    """Return the message of a node that joined after its job had ended."""
     has_succeeded = verdict.outcome is Outcome.SUCCEEDED
     ago = f"{brief_seconds(verdict.ended_s_ago or 0)} s ago on this coordinator"
     how = "succeeded" if has_succeeded else f"ended ({verdict.outcome.value})"

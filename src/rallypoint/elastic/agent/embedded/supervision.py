@@ -1,4 +1,4 @@
-"""The life of the processes of one node that a program has started, in the loop of a thread."""
+"""Supervision of one node's processes for a program, in the event loop of a thread."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunProcsResult:
     stderrs: dict[int, str] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Return whether any has failed."""
+        """Return whether a process has failed."""
         return len(self.failures) > 0
 
 
@@ -54,36 +54,36 @@ class Programs(Struct, frozen=True):
     """The programs to execute, by local rank."""
 
     commands: Sequence[WorkerCommand]
-    """But for their streams."""
+    """The commands, without their streams."""
     calls: Sequence[PickledCall]
     results: ResultFiles
 
 
 class ProcessPlan(Struct, frozen=True):
-    """How to run them."""
+    """How to run the processes."""
 
     specs: Reifies
     dest: LogsDest
-    """The answer of `specs`."""
+    """The destinations of output that `specs` chose."""
     outputs: OutputSettings
     grace_s: float
-    """How long the others may take to end when one has failed."""
+    """How long the other processes may take to end when one has failed, in seconds."""
 
 
 class Supervision:
-    """One life of the processes, in the loop of their thread."""
+    """The supervision of the processes from their start to their end, in the loop of a thread."""
 
     def __init__(self, plan: ProcessPlan) -> None:
         self._plan = plan
         self.programs = Programs((), (), ResultFiles())
-        """Set before `run`."""
+        """The programs; to be set before `run`."""
         self.pids: tuple[int, ...] = ()
         self._stopping = False
         self._wish: tuple[int, float] | None = None
         self._oom = OomWatch()
 
     def stop(self, number: int, timeout_s: float) -> None:
-        """End all, from now on with this signal and this grace."""
+        """End all processes with this signal and this grace, now and later."""
         self._wish = (number, timeout_s)
         if self._stopping:
             self._workers.signal_all(number)
@@ -91,7 +91,10 @@ class Supervision:
         self._turned.set()
 
     async def run(self, started: Callable[[asyncio.AbstractEventLoop], None]) -> RunProcsResult:
-        """From start to end. Calls `started` once all run; raises when they can't be started."""
+        """Run the processes from start to end. Raises when they can't be started.
+
+        Calls `started` once all run.
+        """
         self._turned, self._hurry = asyncio.Event(), asyncio.Event()
         self._workers = WorkerSet(None)
         dest = self._plan.dest

@@ -97,7 +97,7 @@ class WorkerSpec:
 
 
 class Worker:
-    """One worker of this node. `id` is whatever `_start_workers` called it."""
+    """One worker of this node. `id` is the value that `_start_workers` returned for it."""
 
     __slots__ = ("id", "local_rank", "global_rank", "role_rank", "world_size", "role_world_size")  # noqa: RUF023  # The order of its text.
 
@@ -138,8 +138,8 @@ class WorkerState(str, Enum):  # noqa: UP042  # A text is `WorkerState.FAILED`, 
 class WorkerGroup:
     """The workers of this node, and their place in the newest round.
 
-    `store` is that of the nodes of this round, or None for a node that is alone. `contexts` says
-    by local rank what a worker's environment is made from.
+    `store` is the store that the nodes of this round share, or None for a node that is alone.
+    `contexts` has the base of each worker's environment, by local rank.
     """
 
     __slots__ = (
@@ -161,7 +161,7 @@ class WorkerGroup:
 
 @dataclass
 class RunResult:
-    """How the workers of a node are, or how they ended; by global rank."""
+    """The state of a node's workers, or how they ended, by global rank."""
 
     state: WorkerState
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -178,27 +178,25 @@ class RunResult:
 
 
 class ToldEnd(Struct, frozen=True):
-    """How this node's part of a job ended, with what a program is told of the failures."""
+    """How this node's part of a job ended, with the failures that are reported to the program."""
 
     end: JobEnd
     failures: dict[int, ProcessFailure]
     """The failures by global rank; made while the error files are there."""
 
     def forget_lost_files(self) -> None:
-        """No failure names a file that has gone meanwhile."""
+        """Remove the names of error files that no longer exist from the failures."""
         for failure in self.failures.values():
             failure.forget_lost_file()
 
 
 def run_result(told: ToldEnd) -> RunResult:
-    """SUCCEEDED, or FAILED with this node's failures and the job's first cause (behaviour A3).
+    """Return the result: SUCCEEDED, or FAILED with this node's failures and the job's first cause.
 
-    A node that was not needed has SUCCEEDED, with nothing to return (W5).
-
-    Raises for all that workers have no part in: what the handler raised, or
-    RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError, InfrastructureError;
-    SignalException when a signal ended this agent or the job, but KeyboardInterrupt if that was
-    SIGINT to this agent.
+    The result of a node that was not needed is SUCCEEDED, with nothing to return (W5). Raises for
+    an end that is not the workers' (behaviour A3): the handler's error, or RendezvousTimeoutError,
+    RendezvousClosedError, RendezvousConnectionError, InfrastructureError; SignalException when a
+    signal ended this agent or the job, but KeyboardInterrupt if that was SIGINT to this agent.
     """
     end = told.end
     finish, verdict = end.finish, end.finish.verdict
@@ -221,8 +219,9 @@ def run_result(told: ToldEnd) -> RunResult:
 
 
 def failures(end: JobEnd) -> dict[int, ProcessFailure]:
-    """Return the failures by global rank; the first cause is among them, on whichever node it
-    was.
+    """Return the failures by global rank.
+
+    The first cause is among them, on whichever node it happened.
     """
     files = end.error_files
     known = {

@@ -86,11 +86,11 @@ _agents = itertools.count()
 
 
 class ElasticAgent(ABC):
-    """Runs the workers of one node, and restarts them."""
+    """An agent: runs the workers of one node, and restarts them."""
 
     @abstractmethod
     def run(self, role: str = "default") -> RunResult:
-        """Run to the end of the job, and say how it ended. Blocks."""
+        """Run until the job ends, and return the result of this node's workers. Blocks."""
 
     @abstractmethod
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
@@ -160,17 +160,21 @@ class SpecAgent(ElasticAgent):
         return self._worker_group
 
     def interrupt(self, death_sig: int = signal.SIGINT) -> None:
-        """Act as if the running agent had got this signal: SIGINT cancels the job, others have this
-        node leave. From any thread; does not wait.
+        """Act as if the running agent had got this signal.
+
+        SIGINT cancels the job; with other signals this node leaves. May be called from any thread,
+        and does not wait.
         """
         if self._embedding is not None:
             self._embedding.signal(death_sig)
 
     def worker_environ(self, worker: Worker) -> dict[str, str]:
-        """Return the environment that this worker of the newest round is to have.
+        """Return the environment for this worker of the newest round.
 
-        This process's, with RANK, MASTER_ADDR and all others of torchrun's variables. For
-        `_start_workers`.
+        For `_start_workers`.
+
+        It is the environment of this process, with RANK, MASTER_ADDR and all other variables of
+        torchrun.
         """
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
@@ -182,14 +186,14 @@ class SpecAgent(ElasticAgent):
         return self._event("SUCCEEDED")
 
     def get_event_failed(self) -> Event:
-        """Return the same of a failure, within an `except` block with its traceback."""
+        """Return the event of this agent's failure. In an `except` block it has the traceback."""
         return self._event("FAILED", raw_error=traceback.format_exc())
 
     @contextmanager
     def record_duration(self, state: str) -> Iterator[None]:
-        """Record how long the block took, whatever its end, as an event of this state.
+        """Record the duration of the block as an event of this state, however the block ends.
 
-        With the spec's `event_log_handler`.
+        The event goes to the spec's `event_log_handler`.
         """
         began_at = time.perf_counter()
         try:
@@ -231,17 +235,15 @@ class SpecAgent(ElasticAgent):
 
     @abstractmethod
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
-        """Run the job, in the thread for it."""
+        """Run the job in the thread of its event loop."""
 
 
 class SimpleElasticAgent(SpecAgent):
     """An agent whose workers are run by four hooks.
 
-    They are called in threads of their own, one at a time but for `_stop_workers`, which may come
-    while `_monitor_workers` waits.
-
-    `shutdown_timeout` is what `_stop_workers` may take, in seconds; when it takes 5 s more, `run`
-    raises.
+    The hooks are called in separate threads, one at a time, except that `_stop_workers` may be
+    called while `_monitor_workers` waits. `shutdown_timeout` is the time that `_stop_workers` may
+    take, in seconds; `run` raises if it takes 5 s more.
     """
 
     @abstractmethod
@@ -250,7 +252,10 @@ class SimpleElasticAgent(SpecAgent):
 
     @abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop what runs, and return when nothing does. Also called for workers that have ended."""
+        """Stop the workers, and return when none is left.
+
+        Also called for workers that have ended.
+        """
 
     @abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -263,7 +268,7 @@ class SimpleElasticAgent(SpecAgent):
 
     @abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        """Free what the hooks have made; called once, at the end of `run`, whatever that is."""
+        """Free the resources of the hooks. Called once, at the end of `run`, however it ends."""
 
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
         number = signal.SIGTERM
@@ -326,7 +331,7 @@ def _agent_config(
 
 
 def _stop(grace_s: float) -> StopConfig:
-    """Return one grace for every stop."""
+    """Return the settings for stopping, with one grace for every stop."""
     text = asked_for(SIGNALS_VARIABLE)
     given = signal_names(Given(text, f"{SIGNALS_VARIABLE}={text}"))
     signals = given or StopConfig().signals
@@ -334,7 +339,7 @@ def _stop(grace_s: float) -> StopConfig:
 
 
 def _handler_client(handler: Any) -> HandlerClient | None:
-    """Return the calls of a live handler, if there is one."""
+    """Return the client of a live handler; None if no handler was given."""
     if handler is None:
         return None
     if not hasattr(handler, "next_rendezvous"):

@@ -30,12 +30,12 @@ class HealthCheckServer:
 
     @property
     def alive_callback(self) -> Callable[[], int]:
-        """Tells when the agent made progress last, in unix seconds."""
+        """Returns the time of the agent's last progress, in Unix seconds."""
         return self._alive_callback
 
     @property
     def port(self) -> int:
-        """The port that it listens at; what was given, before `start`."""
+        """The port that the server listens on; before `start`, the port that was given."""
         return self._port if self._server is None else int(self._server.server_address[1])
 
     def is_alive(self) -> bool:
@@ -55,10 +55,10 @@ class HealthCheckServer:
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 5.0
-            """A connection without a request is closed after so many seconds."""
+            """The number of seconds after which a connection without a request is closed."""
 
             def do_GET(self) -> None:  # Its name in http.server.
-                """Answer with a code and no body."""
+                """Answer with a status code and no body."""
                 self.send_response(200 if answers_well() else 503)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -66,7 +66,7 @@ class HealthCheckServer:
             do_HEAD = do_GET  # noqa: N815
 
             def log_message(self, format: str, *args: object) -> None:
-                """Write no line for each check."""
+                """Write no log line for a check."""
 
         self._server = ThreadingHTTPServer(("", self._port), Handler)
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)

@@ -1,7 +1,7 @@
 """The agent whose workers are processes, with torch's name.
 
-A subclass that overrides none of the hooks has the agent of `rallypoint run` inside. One that
-overrides some has its hooks called, and `super()` does there what torch's does: the workers are
+A subclass that overrides no hook runs the same agent as `rallypoint run`. A subclass that overrides
+a hook has all four hooks called. There `super()` does the same as in torch: the workers are
 processes of `multiprocessing.start_processes`, held in `_pcontext`.
 """
 
@@ -165,7 +165,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         return RunResult(WorkerState.SUCCEEDED, values)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        """End the processes that run: this signal, and SIGKILL after so many seconds."""
+        """End the running processes: send this signal, and SIGKILL after `timeout` seconds."""
         if self._pcontext is not None:
             self._pcontext.close(death_sig, timeout)
 

@@ -52,9 +52,9 @@ class ProcessFailure:
     timestamp: int = field(init=False)
     _: KW_ONLY
     node: str = field(default_factory=socket.gethostname)
-    """Where it ran."""
+    """The host that the process ran on."""
     log_file: str = ""
-    """Where its output is; may be empty."""
+    """The log file of the process's output; may be empty."""
     detail: str = ""
     """The traceback or the last lines on stderr, for the banner, where no file has more."""
     said: InitVar[str] = ""
@@ -82,21 +82,27 @@ class ProcessFailure:
         self._traceback = traceback or self.detail or text
 
     def forget_lost_file(self) -> None:
-        """`error_file` names no file that has gone meanwhile; its content stays."""
+        """Clear `error_file` if the file no longer exists; its content is kept."""
         if not os.path.isfile(self.error_file):
             self.error_file = NOT_AVAILABLE
 
     def signal_name(self) -> str:
-        """`SIGSEGV`; `<N/A>` when no signal ended it."""
+        """Return the name of the signal, such as `SIGSEGV`.
+
+        `<N/A>` if no signal ended the process.
+        """
         return signal_name(-self.exitcode) if self.exitcode < 0 else NOT_AVAILABLE
 
     def timestamp_isoformat(self) -> str:
-        """Local time to the millisecond: `2026-03-01_12:04:05.123`."""
+        """Return the time in local time, to the millisecond: `2026-03-01_12:04:05.123`."""
         moment = datetime.fromtimestamp(self.moment, UTC).astimezone().replace(tzinfo=None)
         return moment.isoformat(sep="_", timespec="milliseconds")
 
     def section(self, index: int, rank: int) -> str:
-        """Return its part of `ChildFailedError.format_msg`; harmless to a terminal."""
+        """Return the section of this failure in `ChildFailedError.format_msg`.
+
+        It has no characters that control a terminal.
+        """
         how = f"{self.exitcode} (pid: {self.pid})"
         if self.exitcode < 0:
             how += f" ({self.signal_name()})"
@@ -123,8 +129,9 @@ class ProcessFailure:
 
 
 def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
-    """Return the failure of a process that this program has started; it may have left an error
-    file.
+    """Return the failure of a process that this program started.
+
+    `error_file` is empty if the process left none.
     """
     return ProcessFailure(
         exit_.local_rank,

@@ -1,4 +1,4 @@
-"""The handler of failures, which a program may override."""
+"""The error handler, which a program may subclass."""
 
 from __future__ import annotations
 

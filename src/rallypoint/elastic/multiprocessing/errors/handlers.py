@@ -1,4 +1,4 @@
-"""The handler that `record` uses."""
+"""The function that returns the error handler of `record`."""
 
 from __future__ import annotations
 

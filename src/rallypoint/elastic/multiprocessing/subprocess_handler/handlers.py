@@ -1,4 +1,4 @@
-"""The handler of a program."""
+"""The function that starts a program as a process."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def get_subprocess_handler(
     local_rank_id: int,
     numa_options: NumaOptions | None = None,
 ) -> SubprocessHandler:
-    """Start the program. Raises as `SubprocessHandler` does."""
+    """Start the program, and return its handler. Raises as `SubprocessHandler` does."""
     return SubprocessHandler(entrypoint, args, env, stdout, stderr, local_rank_id, numa_options)

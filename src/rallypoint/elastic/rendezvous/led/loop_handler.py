@@ -1,4 +1,4 @@
-"""A handler whose work is done on a loop: its blocking calls, and the same for a running loop.
+"""A handler with blocking calls and coroutines, whose work is done on one event loop.
 
 All handlers of a process share one loop in one thread, so that a blocking call and its awaitable
 form run the same coroutine.
@@ -40,16 +40,16 @@ class LoopThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, running."""
+        """The running event loop of the thread, which is started at first use."""
         if self._pid != os.getpid():
             self._start()
         assert self._loop is not None
         return self._loop
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it there and wait for it; what it raises is raised here. From any other thread.
+        """Run the coroutine on the loop, wait for it, and raise what it raises.
 
-        Ctrl-C while waiting cancels it.
+        To be called from any other thread. Ctrl-C while waiting cancels the coroutine.
         """
         if threading.current_thread().name == _NAME:
             coroutine.close()
@@ -61,7 +61,7 @@ class LoopThread:
             future.cancel()  # does nothing once it has ended; Ctrl-C may come before
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the same from a running loop, which is not blocked."""
+        """Run the coroutine on the shared loop, awaited from another loop, which is not blocked."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     def _start(self) -> None:
@@ -75,11 +75,11 @@ class LoopThread:
 
 _NAME = "rallypoint-rendezvous"
 SHARED = LoopThread()
-"""Shared by all handlers of this process."""
+"""The loop thread that all handlers of this process share."""
 
 
 def weakly(callback: Callable[[], None]) -> Callable[[], None]:
-    """Return the same, without keeping the object alive whose method it is."""
+    """Return a callback that does not keep the method's object alive."""
     method: weakref.WeakMethod[Callable[[], None]] = weakref.WeakMethod(callback)
 
     def call() -> None:
@@ -93,7 +93,7 @@ def weakly(callback: Callable[[], None]) -> Callable[[], None]:
 def when_dropped(handler: object, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run `leave` on the shared loop once nothing refers to `handler`; it must not refer to it.
 
-    So a handler that a program drops without `leave` or `shutdown` leaves the job all the same.
+    A handler that a program drops without `leave` or `shutdown` therefore leaves the job.
     """
     weakref.finalize(handler, _run, leave).atexit = False
 
@@ -111,7 +111,7 @@ class LoopRendezvousHandler(RendezvousHandler):
     """`shutdown` when the job is over; `leave` when it continues without this node."""
 
     def __init__(self, settings: RendezvousSettings, name: str) -> None:
-        """`name`: what `get_backend` says."""
+        """Make a handler; `name` is the result of `get_backend`."""
         self._settings, self._name = settings, name
         file = type(self).__module__.rpartition(".")[2]
         self._steps = Steps(f"{file}.py:{type(self).__name__}", settings.run_id)
@@ -136,7 +136,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return info
 
     async def next_rendezvous_async(self) -> RendezvousInfo:
-        """`next_rendezvous` from a running loop."""
+        """Do the same as `next_rendezvous`, from a running loop."""
         with self._steps.failing("next_rendezvous"):
             self._steps.attempts()
             info = await self._wait_for(self._next)
@@ -148,7 +148,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return self._run(self._look)[1]
 
     async def is_closed_async(self) -> bool:
-        """`is_closed` from a running loop."""
+        """Do the same as `is_closed`, from a running loop."""
         with self._steps.failing("is_closed"):
             return (await self._wait_for(self._look))[1]
 
@@ -158,7 +158,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         self._steps.closed("set_closed")
 
     async def set_closed_async(self) -> None:
-        """`set_closed` from a running loop."""
+        """Do the same as `set_closed`, from a running loop."""
         with self._steps.failing("set_closed"):
             await self._wait_for(self._close)
         self._steps.closed("set_closed")
@@ -168,7 +168,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return self._run(self._look)[0]
 
     async def num_nodes_waiting_async(self) -> int:
-        """`num_nodes_waiting` from a running loop."""
+        """Do the same as `num_nodes_waiting`, from a running loop."""
         with self._steps.failing("num_nodes_waiting"):
             return (await self._wait_for(self._look))[0]
 
@@ -176,7 +176,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return self._run(partial(self._wait, timeout))
 
     async def wait_for_change_async(self, timeout: float | None = None) -> bool:
-        """`wait_for_change` from a running loop."""
+        """Do the same as `wait_for_change`, from a running loop."""
         return await self._wait_for(partial(self._wait, timeout))
 
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
@@ -192,7 +192,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return self._was_shut_down(self._run(self._shut_down))
 
     async def shutdown_async(self) -> bool:
-        """`shutdown` from a running loop."""
+        """Do the same as `shutdown`, from a running loop."""
         return self._was_shut_down(await self._wait_for(self._shut_down))
 
     def _was_shut_down(self, done: bool) -> bool:
@@ -210,7 +210,7 @@ class LoopRendezvousHandler(RendezvousHandler):
 
     @abstractmethod
     async def _look(self) -> tuple[int, bool]:
-        """How many nodes are waiting, as far as this one is concerned; whether the job is over."""
+        """Return how many waiting nodes concern this node, and whether the job is over."""
 
     @abstractmethod
     async def _close(self) -> None: ...
@@ -237,10 +237,13 @@ class LoopRendezvousHandler(RendezvousHandler):
             return await SHARED.wait(call())
 
     def _before_call(self) -> None:
-        """In the caller's thread."""
+        """Prepare a call, in the caller's thread."""
 
     def _changed(self) -> None:
-        """Call what `on_change` was given: one that raises is logged, and stops nothing else."""
+        """Call the callbacks of `on_change`.
+
+        An exception is logged and does not stop the others.
+        """
         for callback in tuple(self._callbacks.values()):
             try:
                 callback()

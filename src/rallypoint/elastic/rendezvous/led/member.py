@@ -37,7 +37,7 @@ from rallypoint.errors import (
 
 
 class MemberPhase(IntEnum):
-    """See the module's docstring."""
+    """The phase of a node; the module's docstring describes each."""
 
     IDLE = 0
     JOINING = 1
@@ -60,15 +60,15 @@ class CancelWanted(Struct, frozen=True):
 
 
 class WorkersSucceeded(Struct, frozen=True):
-    """The program's workers have."""
+    """The program's workers have succeeded."""
 
 
 class LeaveWanted(Struct, frozen=True):
-    """The program lets this node go; the job goes on."""
+    """The program wants this node to leave; the job continues."""
 
 
 class SessionFailed(Struct, frozen=True):
-    """The session with the coordinator has ended, and there will be no other one."""
+    """The session with the coordinator has ended for good."""
 
     error: RallypointError
 
@@ -88,7 +88,7 @@ MemberEvent = (
 
 
 class SendReport(Struct, frozen=True):
-    """To the coordinator, also after the connection has broken meanwhile."""
+    """Send a report to the coordinator, even if the connection has broken meanwhile."""
 
     report: m.Report
 
@@ -107,19 +107,19 @@ class ReachStore(Struct, frozen=True):
 
 
 class StopReaching(Struct, frozen=True):
-    """`ReachStore` needs no answer any more."""
+    """Stop reaching the round's store: `ReachStore` no longer needs an answer."""
 
 
 class ShowChange(Struct, frozen=True):
-    """The program may want to look."""
+    """Tell the program that something has changed."""
 
 
 class CloseSession(Struct, frozen=True):
-    """Once the coordinator has all that was reported."""
+    """Close the session when the coordinator has acknowledged all reports."""
 
 
 class AbortSession(Struct, frozen=True):
-    """At once."""
+    """Close the session at once."""
 
 
 MemberEffect = (
@@ -128,7 +128,7 @@ MemberEffect = (
 
 
 class HandlerMember(Struct):
-    """All that the machine knows. Only `step` changes it."""
+    """The state of the machine. Only `step` changes it."""
 
     phase: MemberPhase = MemberPhase.IDLE
     candidate: Candidate | None = None
@@ -138,16 +138,16 @@ class HandlerMember(Struct):
     was_needed: bool = False
     """Whether the node has been in a round."""
     is_attached: bool = False
-    """The coordinator has known of this node: what is reported from then on is kept for it."""
+    """Whether the coordinator has known this node: later reports are kept for it."""
     cancel_why: str = ""
     is_closing: bool = False
     """The session is closed, or about to be."""
     verdict: Verdict | None = None
     """How the job ended, once it has."""
     trouble: RallypointError | None = None
-    """Why this node can take no further part, though the job may go on."""
+    """The reason why this node can't take part any more, though the job may continue."""
     why_over: str = ""
-    """Why the last round ended, one sentence."""
+    """The reason why the last round ended, one sentence."""
 
 
 def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
@@ -183,7 +183,7 @@ def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
 
 
 def join_error(member: HandlerMember) -> RallypointError | None:
-    """Return why this node is in no further round; None: it is, or may be."""
+    """Return the reason why this node is in no further round; None if it is, or may still be."""
     verdict = member.verdict
     if verdict is None:
         return member.trouble
@@ -208,7 +208,7 @@ _DOING = {
 
 
 def claim(member: HandlerMember) -> m.Claim:
-    """Return what this node does now, for a coordinator that it attaches to."""
+    """Return the present state of this node, for a coordinator that it attaches to."""
     return m.Claim(_DOING[member.phase], member.stamp)
 
 
@@ -309,7 +309,7 @@ def _round_over(member: HandlerMember, why: str) -> list[MemberEffect]:
 
 
 def _workers_succeeded(member: HandlerMember) -> list[MemberEffect]:
-    """Void if the round is not this node's any more."""
+    """Report success, unless the round is no longer this node's."""
     runs = member.phase is MemberPhase.RUNNING and member.verdict is None and member.is_attached
     if not runs:
         return []
@@ -318,7 +318,7 @@ def _workers_succeeded(member: HandlerMember) -> list[MemberEffect]:
 
 
 def _end(member: HandlerMember, verdict: Verdict) -> list[MemberEffect]:
-    """Note that the job is over: let its host go."""
+    """Note the verdict, and close the session with the coordinator."""
     effects: list[MemberEffect] = [StopReaching()]
     if member.verdict is None:
         member.verdict = verdict
@@ -349,9 +349,10 @@ def _fail(member: HandlerMember, error: RallypointError) -> list[MemberEffect]:
 
 
 def _is_newer(member: HandlerMember, stamp: Stamp) -> bool:
-    """Return whether it is newer.
+    """Return whether the stamp is that of a newer round.
 
-    Rounds of another life of the job can't be compared: the session has accepted them.
+    Rounds of different lives of the job can't be compared; there the session has accepted the
+    stamp.
     """
     mine = member.stamp
     if mine is None or mine.incarnation != stamp.incarnation:

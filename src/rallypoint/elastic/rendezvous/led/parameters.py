@@ -31,13 +31,13 @@ from rallypoint.wire.address import ANY_PORT
 
 _log = logging.getLogger(__name__)
 BEATS = 3
-"""A lease has room for so many heartbeats."""
+"""The number of heartbeats that fit into a lease."""
 HOST_TIMEOUT_S = 60.0
 _KEYS = parameters()
 
 
 class CoordinatorSettings(Struct, frozen=True):
-    """All that a handler needs to know."""
+    """The settings of a handler with a coordinator."""
 
     rendezvous: RendezvousSettings
     config: RendezvousConfig
@@ -84,7 +84,10 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
 
 
 def _check_store_type(given: object) -> None:
-    """Nodes that a coordinator brings together need no store for it."""
+    """Check `store_type`, which a coordinator does not need.
+
+    Raises ParameterError unless it is `tcp`.
+    """
     if str(given).strip().lower() != "tcp":
         raise ParameterError(
             f"the rendezvous parameter store_type={given!r}: leave it out to use TCP, or give the "
@@ -93,7 +96,10 @@ def _check_store_type(given: object) -> None:
 
 
 def coordinator_endpoint(params: RendezvousParameters) -> Endpoint:
-    """Where the nodes meet. Raises ParameterError, also for port 0 where there are several."""
+    """Return the endpoint of the coordinator.
+
+    Raises ParameterError, also for port 0 where there are several nodes.
+    """
     where = Endpoint(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT))
     if not where.port and params.max_nodes > 1:
         raise ParameterError(f"the endpoint {params.endpoint!r}: {ANY_PORT}")

@@ -1,5 +1,7 @@
-"""The steps of a node's rendezvous as events of torch's kind, for the handler `dynamic_rendezvous`
-of a package; see `rallypoint.elastic.events.record_rdzv_event`.
+"""The steps of a node's rendezvous, recorded as torch's `RdzvEvent`s.
+
+A package's event handler `dynamic_rendezvous` gets them; see
+`rallypoint.elastic.events.record_rdzv_event`.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Records the steps of one handler.
+    """The record of one handler's steps.
 
-    `source` is the file and the class of torch's form:
+    `source` is the file and the class in torch's form:
     `dynamic_rendezvous.py:DynamicRendezvousHandler`.
     """
 
@@ -26,23 +28,23 @@ class Steps:
         self._node = node or f"{socket.gethostname()}_{os.getpid()}"
 
     def attempts(self) -> None:
-        """The node is about to join."""
+        """Record that the node is about to join."""
         self._says("next_rendezvous", "RUNNING", "attempts to join the next round of")
 
     def joined(self, info: RendezvousInfo) -> None:
-        """A round has been agreed on; its node of rank 0 tells that it is complete."""
+        """Record that a round was agreed on; on rank 0, also that the round is complete."""
         place = f"as rank {info.rank} in a world of size {info.world_size}"
         self._says("next_rendezvous", "RUNNING", "has joined a round of", f" {place}", info.rank)
         if info.rank == 0:
             self._says("next_rendezvous", "SUCCEEDED", "completed the round of", rank=0)
 
     def closed(self, call: str) -> None:
-        """The node has ended the job."""
+        """Record that the node has ended the job."""
         self._says(call, "SUCCEEDED", "has closed")
 
     @contextmanager
     def failing(self, call: str) -> Iterator[None]:
-        """Record what the block raises, with its traceback."""
+        """Record an exception of the block, with its traceback."""
         try:
             yield
         except Exception as error:
@@ -50,7 +52,7 @@ class Steps:
             raise
 
     def record(self, call: str, state: str, message: str, rank: int | None = None) -> None:
-        """Record one step; nothing is done unless a package offers the handler."""
+        """Record one step; does nothing unless a package provides the event handler."""
         from rallypoint.elastic.events import NodeState, construct_and_record_rdzv_event
 
         construct_and_record_rdzv_event(

@@ -1,10 +1,9 @@
-"""The store of one round on the node of rank 0: its listener.
+"""The listener of a round's store on the node of rank 0.
 
-It is bound before the node joins. Also how another node looks whether it can be reached.
-
-Every node listens on a fresh port before each round and says so when it joins. So the port that
-the workers get is one that is theirs already, no node waits for an address, and no key of an older
-round can be in it.
+Every node listens on a fresh port before each round and reports the port when it joins. So no other
+program can take the port that the workers get, no node waits for an address, and the store has no
+key of an older round. The module also has the check by which another node finds out whether it can
+reach the store.
 """
 
 from __future__ import annotations
@@ -38,12 +37,11 @@ class RoundListener:
 
     @classmethod
     async def bind(cls, address: str, session_host: str = "127.0.0.1") -> RoundListener:
-        """Listen on `address`, which is this machine's, and on any free port.
+        """Listen on `address` of this machine, on any free port. Raises InfrastructureError.
 
-        An address by which others reach this machine though it is not its own (behind NAT) is
-        answered on every interface. `session_host`: by which address others reach this node too.
-
-        Raises InfrastructureError.
+        If the machine is reached by an address that is not its own (behind NAT), the listener
+        accepts connections on every interface. `session_host` is a further address by which others
+        reach this node.
         """
         found = await resolve(Endpoint(address, 0))
         known = () if isinstance(found, NotYet) else found.addresses
@@ -73,7 +71,7 @@ class RoundListener:
 
     @property
     def store(self) -> TCPStore | None:
-        """A client of the store that is served here."""
+        """A client of the store that this listener serves."""
         return self._store
 
     def close(self) -> None:
@@ -85,7 +83,7 @@ class RoundListener:
 
 
 async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> RoundListener:
-    """Return the listener of this node, at an address by which others reach it.
+    """Return the listener of this node, at an address that the other nodes reach.
 
     Raises RendezvousTimeoutError.
     """
@@ -144,7 +142,7 @@ async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
 
 
 async def _have_answer_of_any(addresses: Sequence[Address], limit_s: float) -> None:
-    """Wait for the first of these addresses that answers. Raises OSError."""
+    """Wait until one of these addresses answers, trying each in turn. Raises OSError."""
     failure: OSError | None = None
     for address in addresses:
         try:
@@ -157,7 +155,7 @@ async def _have_answer_of_any(addresses: Sequence[Address], limit_s: float) -> N
 
 
 async def _have_answer(address: Address) -> None:
-    """One greeting and its answer. Raises OSError."""
+    """Send a greeting to the address, and wait for the answer. Raises OSError."""
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:

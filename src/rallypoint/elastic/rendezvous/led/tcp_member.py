@@ -67,12 +67,12 @@ class TcpMember:
 
     @property
     def state(self) -> core.HandlerMember:
-        """The state that is known now; for reading."""
+        """The present state of the machine; for reading."""
         return self._state
 
     @property
     def is_over(self) -> bool:
-        """Whether this node's round has ended, and the job continues, or may."""
+        """Whether this node's round has ended while the job continues, or may continue."""
         self.session.check_fence()
         return self._state.phase is MemberPhase.OVER and self._state.verdict is None
 
@@ -103,8 +103,9 @@ class TcpMember:
             await self._wait_change_or_error()
 
     def succeed(self) -> bool:
-        """Note that this node's workers have succeeded; False if the round is not theirs any
-        more.
+        """Note that this node's workers have succeeded.
+
+        Returns False if their round is over.
         """
         return self._step(core.WorkersSucceeded())
 
@@ -115,7 +116,7 @@ class TcpMember:
             await asyncio.wait((self._closing,))
 
     async def wait_change(self) -> None:
-        """Until anything has happened."""
+        """Wait for the next change."""
         await asyncio.shield(self._changed)
 
     async def _wait_change_or_error(self) -> None:
@@ -146,7 +147,7 @@ class TcpMember:
     # Within
 
     def _step(self, event: core.MemberEvent) -> bool:
-        """Return whether anything was to be done."""
+        """Apply an event, carry out its effects, and return whether there were any."""
         effects = core.step(self._state, event)
         for effect in effects:
             self._perform(effect)
@@ -175,7 +176,7 @@ class TcpMember:
                 assert_never(effect)
 
     def _serve_store(self) -> str:
-        """Return why it was not started, or nothing."""
+        """Serve the round's store, and return the error; empty if it was started."""
         assert self._serve is not None
         try:
             self._serve()
@@ -194,8 +195,9 @@ class TcpMember:
         self._step(EnrolmentDone(effect.stamp, error))
 
     def _watch_fence(self) -> None:
-        """Watch the fence, also when the program does not ask: a node that is cut off must learn
-        that its round is over.
+        """Watch the fence even if the program does not call.
+
+        A node that is cut off must learn that its round is over.
         """
         self.session.check_fence()
         if self._state.trouble is None and self._closing is None:
@@ -203,7 +205,7 @@ class TcpMember:
 
 
 class HandlerMembership:
-    """A handler's part in its job: it finds the coordinator or hosts it, and attaches a member.
+    """A handler's membership in its job: finds or hosts the coordinator, and attaches a member.
 
     For the thread of the loop on which it is made.
     """
@@ -217,11 +219,11 @@ class HandlerMembership:
         self.member: TcpMember | None = None
         """Attached, or about to be; None: nothing was asked yet, or this node has left."""
         self._session: CoordinatorSession | None = None
-        """The last one, also when it was closed; None: a job that it knew has timed out."""
+        """The last member, even if it was closed; None after a job that it knew has timed out."""
         self.local_host = ""
-        """The address that the session comes from."""
+        """The local address of the session."""
         self.closed = ""
-        """Why there is nothing to join any more; empty: no reason is known."""
+        """The reason why there is no job to join any more; empty: none is known."""
 
     async def connect(self) -> TcpMember:
         """Return the member, after finding or hosting the coordinator if need be.
@@ -277,7 +279,10 @@ class HandlerMembership:
             await self.end_hosting(CLOSE_S)
 
     async def end_hosting(self, limit_s: float | None) -> None:
-        """When every node has gone, or after so long; None: however long. After `leave`."""
+        """Close the hosted coordinator when every node has gone, or after `limit_s`.
+
+        To be called after `leave`.
+        """
         if self._lingering is not None:
             await asyncio.wait((self._lingering,), timeout=limit_s)
         if self._lingering is not None:

@@ -1,7 +1,7 @@
-"""The calls of a rendezvous handler and of its rounds' stores, which block, for a loop.
+"""The blocking calls of a rendezvous handler and of its rounds' stores, for an event loop.
 
-Each runs in a thread that nothing waits for when the agent ends: a handler of another package may
-block for as long as it likes. What it lacks of the newer methods is made up for.
+Each runs in a daemon thread, which the exit of the agent does not wait for, because a handler of
+another package may block indefinitely. Newer methods that a handler lacks are emulated.
 """
 
 from __future__ import annotations
@@ -32,37 +32,38 @@ from rallypoint.threads import run_in_thread
 T = TypeVar("T")
 
 POLL_S = 1.0
-"""A handler without `wait_for_change` is asked so often."""
+"""The interval, in seconds, at which a handler without `wait_for_change` is polled."""
 WAIT_SLICE_S = 5.0
-"""One that can is asked to wait for so long, since its thread can't be interrupted."""
+"""The length of one call of `wait_for_change`, in seconds: its thread can't be interrupted."""
 FIRST_POLL_S = 0.01
 POLL_GROWTH = 1.5
 LONGEST_POLL_S = 0.25
 """Between two looks at the store of a round."""
 LOOK_S = 1.0
-"""While infos are missing the handler is asked so often whether the round still is."""
+"""The interval, in seconds, at which the handler is asked about the round while infos are
+missing."""
 _NEW_ROUND = "a new round began: a node was lost, joined, or restarts its workers"
 _unnamed = itertools.count()
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which may block for ever; see `run_in_thread`."""
+    """Return the result of `call`, which may block indefinitely; see `run_in_thread`."""
     return await run_in_thread(call, "rallypoint-handler")
 
 
 def own_name() -> str:
-    """For a node without a given name; a program may run several."""
+    """Return a name for a node without a given one; a program may run several nodes."""
     host = socket.gethostname().partition(".")[0] or "node"
     number = next(_unnamed)
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
 
 
 class RoundOver(Exception):
-    """The handler says so, before all its nodes have come."""
+    """The handler reports that the round is over before all its nodes have come."""
 
 
 class AgreedRound:
-    """A round that a handler has agreed on, and what its nodes tell each other by its store."""
+    """A round that a handler has formed, and the exchange of infos through its store."""
 
     def __init__(
         self, store: Any, rank: int, size: int, bootstrap: tuple[str, int] | None = None
@@ -73,8 +74,10 @@ class AgreedRound:
     async def exchange(
         self, info: NodeInfo, limit_s: float, check: Callable[[], Awaitable[None]]
     ) -> list[NodeInfo]:
-        """Tell the others this, and return what all have told, by rank: one set, and one read for
-        each node. `check` is called while nodes are missing, and may raise.
+        """Publish this node's info, and return the infos of all nodes by rank.
+
+        This takes one set, and one read for each node. `check` is called while nodes are missing,
+        and may raise.
 
         Raises RendezvousTimeoutError, and RendezvousStateError for a node of another version.
         """
@@ -109,14 +112,14 @@ class AgreedRound:
 
 
 def _read(store: Any, keys: list[str]) -> list[bytes]:
-    """Return one request where the store can."""
+    """Return the values of the keys, by one request if the store can."""
     if hasattr(store, "multi_get"):
         return list(store.multi_get(keys))
     return [store.get(key) for key in keys]
 
 
 class HandlerClient:
-    """One handler. `store` is that of its newest round."""
+    """The calls of one handler. `store` is the store of its newest round."""
 
     def __init__(self, handler: Any, name: str) -> None:
         self._handler, self.name = handler, name
@@ -175,11 +178,11 @@ class HandlerClient:
         return AgreedRound(store, rank, size, (own.master_addr, own.master_port))
 
     async def look(self) -> HandlerState:
-        """Ask the handler about its round now."""
+        """Return the present state of the handler's round."""
         return await in_thread(self._look)
 
     async def check_round(self) -> None:
-        """Raises RoundOver, or RendezvousClosedError."""
+        """Raise RoundOver or RendezvousClosedError if the handler's round or job is over."""
         match await self.look():
             case HandlerState.CLOSED:
                 raise RendezvousClosedError("the job was closed during the rendezvous")
@@ -187,7 +190,7 @@ class HandlerClient:
                 raise RoundOver
 
     async def wait_change(self) -> HandlerState:
-        """Return the same when something may have changed, or after some seconds."""
+        """Wait until the handler's round may have changed, or some seconds; return its state."""
         if not hasattr(self._handler, "wait_for_change"):
             await asyncio.sleep(POLL_S)
             return await self.look()
@@ -195,8 +198,9 @@ class HandlerClient:
         return await self.look()
 
     def _look(self) -> HandlerState:
-        """Return the state of the handler's round; a handler that this node has left is not
-        asked.
+        """Return the state of the handler's round.
+
+        The handler is not asked once this node has left it.
         """
         with self._using:
             if self._has_left:
@@ -208,18 +212,18 @@ class HandlerClient:
 
     @property
     def settings(self) -> Any:
-        """The settings of the handler, or None if it does not say."""
+        """The settings of the handler; None if it has no such attribute."""
         return getattr(self._handler, "settings", None)
 
     @property
     def run_id(self) -> str:
-        """The job's, or nothing if the handler does not know."""
+        """The run id of the handler; empty if it has none."""
         ask = getattr(self._handler, "get_run_id", None)
         return str(ask()) if ask is not None else ""
 
     @property
     def node_id(self) -> str:
-        """The name of this node with the handler; empty: it does not say."""
+        """The name that the handler has for this node; empty if it has none."""
         return str(getattr(self._handler, "node_id", "") or "")
 
     @property
@@ -240,7 +244,7 @@ class HandlerClient:
             await in_thread(lambda: self._part(self._handler.leave))
 
     async def shutdown(self) -> None:
-        """End the job, and free everything."""
+        """End the job, and free the resources of the handler."""
         way = getattr(self._handler, "shutdown", self._handler.set_closed)
         await in_thread(lambda: self._part(way))
 

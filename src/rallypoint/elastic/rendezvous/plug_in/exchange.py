@@ -1,7 +1,9 @@
-"""The nodes of a handler's round tell each other, in its store and before its coordinator begins,
-all that they know of the job, and where the coordinator is. Pure.
+"""The exchange of job state between the nodes of a handler's round. Pure.
 
-A node that hosted the coordinator of the last round has the whole record of the job; others know
+Before the coordinator of the round begins, each node publishes in the round's store all that it
+knows of the job, and the address of the coordinator.
+
+A node that hosted the coordinator of the last round has the whole record of the job. Others know
 the number of the next round, the restarts and why the last round ended. The new coordinator starts
 from the newest.
 """
@@ -29,34 +31,34 @@ class NodeInfo(Struct, frozen=True, array_like=True):
 
     node_id: str
     record: JobRecord | None = None
-    """All that it knows of the job; None: it was in no round of it."""
+    """The node's record of the job; None: it was in no round of the job."""
     addresses: tuple[str, ...] = ()
-    """Where the coordinator of this round listens: of the node of rank 0 alone."""
+    """The addresses of the coordinator of this round; only the node of rank 0 has any."""
     secret: bytes = b""
-    """The token of the job there."""
+    """The token for the coordinator of this round."""
     has_store: bool = False
-    """The handler has a store for the workers of this round."""
+    """Whether the handler has a store for the workers of this round."""
 
 
 _infos = msgspec.msgpack.Decoder(NodeInfo)
 
 
 def node_key(rank: int) -> str:
-    """Return where the info of this node is.
+    """Return the key of this node's info in the round's store.
 
-    Agents that had no coordinator have another form of info there, and neither version takes the
-    other's.
+    Versions before the handler had a coordinator store another form of info under this key; the two
+    versions refuse each other's.
     """
     return f"rallypoint/node/{rank}"
 
 
 def encode(info: NodeInfo) -> bytes:
-    """Return the value of a key."""
+    """Encode the info for the round's store."""
     return msgspec.msgpack.encode(info)
 
 
 def decode(value: bytes, rank: int) -> NodeInfo:
-    """Raises RendezvousStateError."""
+    """Decode the info of the node of a rank. Raises RendezvousStateError."""
     try:
         info = _infos.decode(value)
         fault = fault_of_job(info.record) if info.record is not None else ""
@@ -72,9 +74,9 @@ def decode(value: bytes, rank: int) -> NodeInfo:
 
 
 def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobRecord | None:
-    """Return all that this node knows of the job; None: it had no place in it.
+    """Return this node's record of the job; None if it had no place in the job.
 
-    `known`: the job at the coordinator of the last round, if that has lived here.
+    `known` is the job state of the last round's coordinator, if that ran on this node.
     """
     if part.stamp == NOWHERE:
         return None
@@ -95,19 +97,22 @@ def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobR
 
 
 def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | None:
-    """The job that the coordinator of these nodes goes on with. None: none of them knows it."""
+    """Return the newest job state of these nodes, with which the coordinator continues.
+
+    Returns None if no node has a record of the job.
+    """
     known = [info.record for info in infos if info.record is not None]
     newest = max(known, key=_age, default=None)
     return None if newest is None else job_of(replace(newest, settings=settings), Epoch(0, 0))
 
 
 def _age(record: JobRecord) -> tuple[int, int, bool]:
-    """Note that a record of a host comes after those of nodes that know as many rounds."""
+    """Return a sort key: a host's record is newer than another node's of the same round."""
     return record.round, record.incarnation, record.carried is not None
 
 
 def for_nodes(settings: SharedSettings, count: int) -> SharedSettings:
-    """The settings of the job in a round of so many nodes: neither more nor fewer take part."""
+    """Return the settings of the job in a round of exactly `count` nodes."""
     return replace(
         settings, min_nodes=count, max_nodes=count, last_call_s=MIN_SECONDS, world_multiple_of=1
     )

@@ -25,14 +25,14 @@ from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.watch.turns import RoundFormed
 
 _OF_OTHER_NODES = (EndKind.LOSS, EndKind.DRAIN, EndKind.GROWTH)
-"""After a round that has ended so, the nodes are others."""
+"""The kinds of end after which the next round has other nodes."""
 
 
 class OneRound:
-    """`step` as that of `core/job.py`."""
+    """The machine of a job whose coordinator serves one round of a handler."""
 
     def __init__(self, *, has_store: bool) -> None:
-        """`has_store`: as in `NodeInfo`."""
+        """Make the machine; `has_store` as in `NodeInfo`."""
         self._has_store, self._has_formed = has_store, False
         self._is_over = self._has_let_go = False
 
@@ -55,8 +55,9 @@ class OneRound:
         return [*effects, *self._let_go(job)] if self._is_over else effects
 
     def _formed(self, job: JobState, effects: list[JobEffect]) -> list[JobEffect]:
-        """The second one is the handler's to form, if that is over or each of its rounds has a
-        store.
+        """Let the first round form, and hold back a second one that the handler has to form.
+
+        The handler forms the second round if its own is over, or if each of its rounds has a store.
         """
         places = [each for each in effects if isinstance(each, ToNode)]
         if not any(isinstance(each.message, Assigned) for each in places):

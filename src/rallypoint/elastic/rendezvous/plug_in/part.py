@@ -36,7 +36,8 @@ from rallypoint.core.session import Acknowledged, OrderPushed, SessionNews, Susp
 from rallypoint.core.text import NOT_NEEDED, named
 
 LOOK_S = 1.0
-"""The pause before a handler is asked again that has failed, or whose round is over."""
+"""The pause, in seconds, before the handler is asked again after a failure or the end of its
+round."""
 HOST_S = 3.0
 """The time that the coordinator may take to end a round that is over for the handler, or to give a
 verdict when another node has closed the job."""
@@ -44,7 +45,7 @@ NOWHERE = Stamp(0, -1)
 
 
 class HandlerState(Enum):
-    """The state of a handler's round, as that says."""
+    """The state of a handler's round, as the handler reports it."""
 
     GOES_ON = auto()
     OVER = auto()
@@ -54,25 +55,27 @@ class HandlerState(Enum):
 
 
 class HandlerSaid(Struct, frozen=True):
-    """The handler was asked about its round."""
+    """The answer of the handler about its round."""
 
     state: HandlerState
     reason: EndReason
-    """Why that is not so any more."""
+    """The reason why the round is over."""
 
 
 class Met(Struct, frozen=True):
-    """The handler has formed a round, and its coordinator was reached."""
+    """The handler has formed a round, and this node has reached the round's coordinator."""
 
     host: str
-    """The node that it lives in."""
+    """The node that hosts the coordinator."""
     is_host: bool
-    """Whether the coordinator lives here."""
+    """Whether this node hosts the coordinator."""
 
 
 class NotMet(Struct, frozen=True):
-    """The end of the search for another round: this node is not needed (SUCCEEDED), another one has
-    closed the job (CANCELLED), or it failed.
+    """The search for another round ended without one.
+
+    The outcome is SUCCEEDED if this node is not needed, CANCELLED if another node has closed the
+    job, or the failure of the search.
     """
 
     outcome: Outcome
@@ -87,13 +90,13 @@ class Meet(Struct, frozen=True):
 
 
 class WatchHandler(Struct, frozen=True):
-    """After a pause, ask the handler, and answer with `HandlerSaid`."""
+    """Ask the handler after a pause, and answer with `HandlerSaid`."""
 
     after_s: float = 0.0
 
 
 class EndRound(Struct, frozen=True):
-    """Have the coordinator, which lives here, end its round."""
+    """End the round at the coordinator, which this node hosts."""
 
     reason: EndReason
 
@@ -104,29 +107,29 @@ PartEffect = m.Report | SessionNews | Meet | WatchHandler | EndRound
 
 
 class Part(Struct):
-    """All that the machine knows. Only `step` changes it."""
+    """The state of the machine. Only `step` changes it."""
 
     handler: str
     """The name of the handler."""
     lease_s: float
     max_restarts: int
     met: Met | None = None
-    """The handler's round that this node is in; None: it waits for one."""
+    """The handler's round that this node is in; None: this node waits for a round."""
     is_idle: bool = True
-    """Whether nothing runs here and the agent wants a place."""
+    """Whether no workers run here and the agent wants a place."""
     is_over: bool = True
-    """Whether this node meets the others anew when nothing runs here."""
+    """Whether this node asks for the handler's next round once no workers run here."""
     stamp: Stamp = NOWHERE
     """The newest round that the agent had a place in."""
     restarts: int = 0
     ended: EndReason | None = None
-    """Why that round has ended, as far as this node knows."""
+    """The reason why that round ended, as far as this node knows."""
     leaving: bool = False
     silent_since: float | None = None
-    """Since then the handler does not say that its round goes on."""
+    """The time since when the handler has not confirmed its round; None: it has."""
     verdict: Verdict | None = None
     is_closed: bool = False
-    """Another node has closed the job, without a verdict."""
+    """Whether another node has closed the job without a verdict."""
 
 
 def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
@@ -170,7 +173,7 @@ def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
 
 
 def meet(part: Part) -> list[PartEffect]:
-    """Take part from now on, or anew."""
+    """Ask the handler for its first or next round."""
     if part.leaving or part.verdict is not None:
         return []
     part.met, part.is_over = None, True
@@ -180,8 +183,9 @@ def meet(part: Part) -> list[PartEffect]:
 
 
 def closes(part: Part) -> bool:
-    """Return whether the job is over for all that this node knows, and nodes that come late are to
-    know that. Else it goes on without this one.
+    """Return whether the job is over, and late nodes have to be told so.
+
+    False if the job continues without this node.
     """
     if part.verdict is None or part.stamp == NOWHERE:
         return False
@@ -189,7 +193,7 @@ def closes(part: Part) -> bool:
 
 
 def closed_why(part: Part) -> str:
-    """Return the reason if another node has closed the job without a verdict; empty: none has."""
+    """Return why the job is over, if another node closed it without a verdict; else empty."""
     return part.verdict.text if part.is_closed and part.verdict is not None else ""
 
 
@@ -209,7 +213,7 @@ def _ordered(part: Part, message: m.Order | m.HeartbeatAck) -> list[PartEffect]:
 
 
 def _lost(part: Part, why: str) -> list[PartEffect]:
-    """Note that the coordinator is."""
+    """Handle the loss of the coordinator."""
     if part.is_over or part.verdict is not None or part.met is None:
         return []
     if part.leaving:
@@ -220,7 +224,7 @@ def _lost(part: Part, why: str) -> list[PartEffect]:
 
 
 def _over(part: Part, reason: EndReason) -> list[PartEffect]:
-    """End the round, since this node can't wait for the coordinator to say so."""
+    """End the round here, because the coordinator can't end it."""
     part.is_over, part.ended = True, part.ended or reason
     return meet(part) if part.is_idle else [OrderPushed(m.StopNow(part.stamp, part.ended))]
 

@@ -58,21 +58,20 @@ from rallypoint.wire.address import Address, told_addresses
 
 SECRET_BYTES = 32
 REFUSED_MAX = 5
-"""The number of times that a node which was to host a coordinator may be gone when it is
-dialled."""
+"""The number of coordinators in a row that may be gone when this node connects to them."""
 _OUTCOMES = {
     "RendezvousGracefulExitError": Outcome.SUCCEEDED,
     "RendezvousClosedError": Outcome.CANCELLED,
     "RendezvousTimeoutError": Outcome.TIMED_OUT,
 }
-"""Errors of torch's handlers are known by their names."""
+"""The outcomes for errors of torch's handlers, which are recognised by name."""
 
 
 class OwnNode(NamedTuple):
-    """The means of this node for each round."""
+    """The resources of this node for a round: hosting, workers' hooks and access."""
 
     hosting: Hosting
-    """For a coordinator here; the job is that of the round."""
+    """The settings for hosting a coordinator here; the job is that of the round."""
     host: Callable[[Hosting], HostCoordinator]
     hooks: Callable[[Connected, AgentEnd], Hooks]
     candidate: Callable[[Connected], Awaitable[Candidate]]
@@ -80,9 +79,11 @@ class OwnNode(NamedTuple):
 
 
 class HandlerSession(CoordinatorSession):
-    """For the thread of the loop.
+    """The session of an agent whose rounds a handler forms.
 
-    `begin` when the agent has it; at the end `close`, and then `let_handler_go`.
+    For the thread of the loop.
+
+    Call `begin` when the agent has it; at the end `close`, and then `let_handler_go`.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class HandlerSession(CoordinatorSession):
         self._calls: set[asyncio.Task[None]] = set()
         self._raised: Exception | None = None
         self._refused = 0
-        """The number of coordinators in a row that were not where their nodes had told."""
+        """The number of coordinators in a row that did not answer at their published addresses."""
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
-        """The exception that ended this node's part, if it was no verdict of the job."""
+        """The exception that ended this node's part, unless the job's verdict ended it."""
         why = machine.closed_why(self._part)
         return RendezvousClosedError(why) if why else self._raised
 
     def begin(self) -> None:
-        """Take part from now on."""
+        """Begin to take part in the job."""
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
@@ -118,11 +119,11 @@ class HandlerSession(CoordinatorSession):
         self._step(report)
 
     def claim(self) -> m.Claim:
-        """Tell the coordinator the present state of this node."""
+        """Return the present state of this node, for the coordinator."""
         return self._agent.claim()
 
     def told(self, news: SessionNews) -> None:
-        """The coordinator says this, or is lost."""
+        """Handle news from the coordinator, or the loss of the coordinator."""
         self._step(news)
 
     async def close(self, timeout_s: float) -> None:
@@ -131,7 +132,7 @@ class HandlerSession(CoordinatorSession):
         await super().close(timeout_s)
 
     async def let_handler_go(self) -> None:
-        """Let the handler go, and ignore its errors. Waits for as long as it likes."""
+        """Let the handler go, and ignore its errors. Blocks until the handler returns."""
         client = self._client
         with suppress(Exception):
             await (client.shutdown() if machine.closes(self._part) else client.leave())
@@ -222,7 +223,7 @@ class HandlerSession(CoordinatorSession):
     def _first(
         self, agreed: AgreedRound, info: NodeInfo, listeners: list[socket.socket]
     ) -> NodeInfo:
-        """Return the info of the node of rank 0, which tells more than others."""
+        """Return the info of the node of rank 0, with the coordinator's addresses and token."""
         own, places = self._config.store, (each.getsockname()[:2] for each in listeners)
         has_store = agreed.bootstrap is not None and not (own.host or own.port)
         addresses = tuple(str(Address(*place)) for place in places)

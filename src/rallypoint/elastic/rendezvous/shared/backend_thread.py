@@ -29,21 +29,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_POLL_S = 0.01
-"""A backend that can't be waited for is asked again after so long, then ever less often."""
+"""The first interval of polling a backend that can't wait, in seconds; later ones are longer."""
 POLL_GROWTH = 1.5
 CLOSING_S = 0.3
 WAIT_SLICE_S = 1.0
-"""A wait that can't be ended is made in pieces: closing takes no longer."""
+"""The length of one wait that can't be interrupted, in seconds: closing may take this long."""
 _LEFT = "this node has left the job"
 
 
 class BackendThread:
-    """For the thread of one loop. `close` ends its threads."""
+    """The threads that call a backend's blocking methods, for one event loop.
+
+    `close` ends the threads.
+    """
 
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
         self.beating = backend if isinstance(backend, BeatingBackend) else None
-        """None, as the others: the backend can't do that."""
+        """The backend, if it has heartbeat counters; the next two, if it has join requests or can
+        delete keys. Else None."""
         self.join_requests = backend if isinstance(backend, JoinRequestBackend) else None
         self.forgetting = backend if isinstance(backend, ForgettingBackend) else None
         self._operations = CallThread("rallypoint-backend")
@@ -53,7 +57,7 @@ class BackendThread:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def get_state(self) -> tuple[bytes, Token] | None:
-        """Set the state as the backend does, from its own thread."""
+        """Return the backend's state and its token, from the thread for operations."""
         found = await self.call(self._backend.get_state)
         if found is None:
             return None
@@ -64,7 +68,7 @@ class BackendThread:
     async def set_state(
         self, state: bytes, token: Token | None
     ) -> tuple[bytes, Token, bool] | None:
-        """Set the state as the backend does, from its own thread."""
+        """Set the backend's state, from the thread for operations."""
         found = await self.call(self._backend.set_state, state, token)
         if found is None:
             return None
@@ -73,12 +77,12 @@ class BackendThread:
         return found
 
     async def call(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Another operation of the backend, from the same thread."""
+        """Call another operation of the backend, from the thread for operations."""
         return await self._run(self._operations, partial(operation, *args, **kwargs))
 
     @property
     def name(self) -> str:
-        """The backend's."""
+        """The name of the backend."""
         return self._backend.name
 
     async def wait_for_change(
@@ -151,7 +155,7 @@ class BackendThread:
 
 
 def silence_error(backend: str, timeout_s: float) -> RendezvousTimeoutError:
-    """Return the store does not answer, or does not store what it is given."""
+    """Return the error for a store that does not answer, or does not store what it gets."""
     return RendezvousTimeoutError(
         f"the rendezvous backend {backend!r} has carried out no request for {timeout_s:g} s: check "
         "that it can be reached, and that it stores what it gets"

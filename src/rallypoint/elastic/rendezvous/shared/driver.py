@@ -36,10 +36,10 @@ from rallypoint.errors import RendezvousConnectionError, RendezvousError, Rendez
 from rallypoint.store.backoff import uniform
 
 LEAVE_TIMEOUT_S = 5.0
-"""How long leaving may take after a timeout, unless that was shorter."""
+"""The time for leaving after a timeout, in seconds, unless the timeout was shorter."""
 POLL_PENDING_S = 0.25
 POLL_ACTIVE_S = 1.0
-"""At most so long between two looks at a backend that can't be waited for."""
+"""The longest interval, in seconds, of polling a backend that can't wait."""
 CROWD_PAUSE_S = 0.002
 CROWD_PAUSE_MAX_S = 0.25
 """Per member: only the leader reads at once when something changed, since while many nodes gather
@@ -49,7 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class SharedDriver:
-    """For the thread of one loop. `start`, then `join` as often as needed, then `stop`."""
+    """The driver of one node's part, for the thread of one loop.
+
+    Call `start`, then `join` as often as needed, then `stop`.
+    """
 
     def __init__(
         self,
@@ -64,20 +67,20 @@ class SharedDriver:
         self._heartbeat = HeartbeatCounter(ref, backend, self._value)
         self._interval_s = self.view.member.interval_s
         self._counted_in: Outlook = Outside()
-        """The outlook at the last count."""
+        """The outlook at the last heartbeat."""
         self._keeper: asyncio.Task[None] | None = None
         self._seq = 0
         self._is_stopped = False
         self._takes_part = False
-        """Whether this node wants to be a member; if it is one without that, it leaves."""
+        """Whether this node wants to be a member; a member that does not leaves the job."""
 
     @property
     def end_reason(self) -> EndReason | None:
-        """Why the job's last round ended, as far as this node has read."""
+        """The reason why the job's last round ended, as of this node's last read."""
         return self._value.state.ended if self._value.state is not None else None
 
     async def start(self) -> None:
-        """Read the state, and keep this node's part of it from now on."""
+        """Read the state, and begin to maintain this node's part of it."""
         await self._value.load()
         await self._heartbeat.store()
         self._keeper = asyncio.create_task(self._keep())
@@ -162,7 +165,7 @@ class SharedDriver:
         await self._tidy()
 
     async def _tidy(self) -> None:
-        """Delete what will not be read again, now that this node has left; errors are ignored."""
+        """Delete this node's keys after it has left, and ignore errors."""
         with suppress(RendezvousError):
             await self._value.delete_read_requests()
             if self._backend.beating and (forgetting := self._backend.forgetting):
@@ -171,7 +174,7 @@ class SharedDriver:
     # Joining
 
     async def _ask_in_time(self, candidate: Candidate, ends_at: float, timeout_s: float) -> None:
-        """Ask to join, for no longer than the join timeout, whatever the store does."""
+        """Ask to join, within the join timeout even if the store does not answer."""
         try:
             async with asyncio.timeout_at(ends_at):
                 await self._ask_to_join(candidate)
@@ -180,10 +183,7 @@ class SharedDriver:
             await self._give_up(error, timeout_s)
 
     async def _ask_to_join(self, candidate: Candidate) -> None:
-        """Ask to join, again after calls that fail, for a lease.
-
-        Then the others have given this node up.
-        """
+        """Ask to join, and retry failed calls for one lease; then this node counts as lost."""
         self._seq += 1
         event = NodeJoined(self._ref, self._seq, candidate, self._settings)
         loop = asyncio.get_running_loop()
@@ -286,7 +286,7 @@ class SharedDriver:
                 )
 
     def _if_member(self, change: StateChange) -> StateChange:
-        """Return an event by a node that is no longer in the state is void (behaviour F5)."""
+        """Return a change that does nothing if this node is no longer a member (F5)."""
 
         def guarded(shared: SharedState, writer: str) -> list[Effect] | None:
             return change(shared, writer) if shared_round.is_member(shared, self._ref) else None
@@ -320,29 +320,29 @@ class SharedDriver:
             await asyncio.sleep(uniform(0, min(CROWD_PAUSE_S * crowd, CROWD_PAUSE_MAX_S)))
 
     async def _pause(self) -> None:
-        """Before a store that failed is asked again."""
+        """Pause before the next request to a store that failed."""
         await asyncio.sleep(min(self._interval_s, POLL_ACTIVE_S) * uniform(0.5, 1))
 
 
 class HeartbeatCounter:
-    """The counter of one node, which the others watch, and theirs.
+    """The heartbeat counter of this node, and the reader of the others' counters.
 
-    It is in the backend's own place for counters, or else in the state.
+    The counters are in the backend's place for counters, or else in the state.
     """
 
     def __init__(self, ref: NodeRef, backend: BackendThread, value: SharedValue) -> None:
         self._ref, self._backend, self._value = ref, backend, value
         self.count = 0
         self.at = 0.0
-        """When it was last raised, to show that this node lives."""
+        """The time of the last heartbeat."""
 
     async def store(self) -> None:
-        """Have it in the backend's own place, if there is one."""
+        """Store the counter in the backend's place for counters, if there is one."""
         if beating := self._backend.beating:
             await self._backend.call(beating.set_beat, self._ref.node_id, self.count)
 
     async def increase(self) -> None:
-        """Others must not conclude anything from its earlier value."""
+        """Raise the counter, so that its earlier value proves nothing to the others."""
         self.count += 1
         await self.store()
 
@@ -356,7 +356,7 @@ class HeartbeatCounter:
         self.at = asyncio.get_running_loop().time()
 
     async def of_others(self, refs: Sequence[NodeRef]) -> dict[NodeRef, int]:
-        """-1: there is none."""
+        """Return the counters of the nodes; -1 for a node without one."""
         if beating := self._backend.beating:
             beats = await self._backend.call(beating.get_beats, [ref.node_id for ref in refs])
         else:

@@ -35,11 +35,11 @@ from rallypoint.errors import (
 )
 
 HEADS = 3
-"""The leader and its heirs."""
+"""The number of nodes that watch all others: the leader and its heirs."""
 BEATS_PER_LEASE = 3
-"""At least so many: a node that counts more rarely could not be told from a dead one."""
+"""The least number of heartbeats in a lease: a slower node would look dead."""
 READS = 3
-"""A counter must have stood still over so many reads after the first."""
+"""The number of reads after the first in which a silent node's counter must not change."""
 SPACING_SHARE = 0.2
 """A share of the lease: reads that are closer to each other count as one."""
 GAP_SHARE = 0.5
@@ -47,7 +47,7 @@ GAP_SHARE = 0.5
 
 
 class Suspect(Struct, frozen=True):
-    """A node that has stopped counting, and where."""
+    """A node whose counter has stopped, and the value of the counter."""
 
     ref: NodeRef
     beat: int
@@ -62,7 +62,7 @@ class _Sighting(Struct):
 
 
 class BeatWatch:
-    """The observations of one node. Times are seconds on its monotonic clock."""
+    """One node's observations of the others' counters. Times are seconds on its monotonic clock."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -85,7 +85,7 @@ class BeatWatch:
                 sighting.reads += 1
 
     def suspects(self, patience_s: float = 0.0) -> list[Suspect]:
-        """Nodes whose counters stood still for the lease and `patience_s`, as of the last read."""
+        """Return the nodes whose counters stood still for the lease and `patience_s`."""
         if self._read_at is None:
             return []
         return [
@@ -112,12 +112,12 @@ class Pending(Struct, frozen=True):
     joined: int
     min_nodes: int
     missing: tuple[str, ...]
-    """Nodes of the last world that have not come back."""
+    """The nodes of the last world that have not come back."""
     needed: bool
     """False: the world is full, and this node stands by."""
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
-        """Too few nodes came within this time; names those that were here before."""
+        """Return the error for too few nodes in time, with the names of the missing ones."""
         missing = ", ".join(self.missing) or "no node that was here before"
         return RendezvousTimeoutError(
             f"waited {timeout_s:g} s for {self.min_nodes} nodes of {quoted_job(run_id)}, "
@@ -132,7 +132,7 @@ class Closed(Struct, frozen=True):
     was_needed: bool
 
     def error(self, run_id: str) -> RendezvousClosedError:
-        """For a node that wants to join; for one that stood by, this is no failure."""
+        """Return the error for a node that wants to join; to a standby node this is no failure."""
         text = f"{quoted_job(run_id)} is over: {self.why}"
         return RendezvousClosedError(text) if self.was_needed else RendezvousGracefulExitError(text)
 
@@ -145,9 +145,9 @@ Outlook = InWorld | Pending | Closed | Outside
 
 
 class JoinWait:
-    """How long one call may wait for a world.
+    """The time that one call may wait for a world.
 
-    The time of standing by does not count: no timeout applies to a node that a full world does not
+    The time on standby does not count: no timeout applies to a node that a full world does not
     need.
     """
 
@@ -157,7 +157,7 @@ class JoinWait:
 
     @property
     def ends_at(self) -> float:
-        """When to give up, unless this node stands by until then."""
+        """The time at which the call gives up, unless this node is on standby by then."""
         return self._began_at + self._timeout_s
 
     def must_ask(self, outlook: Outlook, now: float) -> bool:
@@ -177,7 +177,7 @@ class JoinWait:
         return False
 
     def left_s(self, now: float) -> float | None:
-        """None: no timeout applies now."""
+        """Return the seconds that are left; None if no timeout applies now."""
         return None if self._stood_by else self.ends_at - now
 
 
@@ -185,7 +185,7 @@ Duty = Suspect | TimerEnded
 
 
 class SharedMember:
-    """The knowledge of one node about a shared job, and the consequences."""
+    """One node's knowledge of a shared job, and the duties that follow from it."""
 
     def __init__(self, ref: NodeRef, interval_s: float, lease_s: float) -> None:
         self.ref = ref
@@ -198,11 +198,11 @@ class SharedMember:
 
     @property
     def interval_s(self) -> float:
-        """How often it counts, and reads the counters of others."""
+        """The interval of heartbeats and of reading the others' counters, in seconds."""
         return self._interval_s
 
     def observe(self, shared: SharedState, now: float) -> None:
-        """Note the state, as it has just been read or written."""
+        """Note the state that was just read or written."""
         self._shared = shared
         self._order = member_order(shared.round)
         wanted = timers_wanted(shared.round)
@@ -213,7 +213,9 @@ class SharedMember:
         }
 
     def watched(self) -> tuple[NodeRef, ...]:
-        """The nodes whose counters this node reads: all if it leads or is an heir, else these
+        """Return the nodes whose counters this node reads.
+
+        A node that leads or is an heir reads all of them; any other node reads those of the first
         three.
         """
         place = self._place()
@@ -223,7 +225,7 @@ class SharedMember:
         return tuple(ref for ref in heads if ref != self.ref)
 
     def read_beats(self, beats: Mapping[NodeRef, int], now: float) -> None:
-        """Note the counters of the watched nodes, as they have just been read."""
+        """Note the counters of the watched nodes that were just read."""
         self._watch.read(beats, now)
 
     def duties(self, now: float) -> list[Duty]:
@@ -237,13 +239,16 @@ class SharedMember:
         return [*self._watch.suspects(place * self._interval_s), *ended]
 
     def next_due(self) -> float | None:
-        """Return when a timer ends that this node must act on; None: nothing to wait for."""
+        """Return when the next timer ends that needs an action of this node.
+
+        None: there is none.
+        """
         if self._place() is None or not self._due:
             return None
         return min(self._due.values()) + self._patience()
 
     def outlook(self) -> Outlook:
-        """Return where this node stands, as of the last observation."""
+        """Return this node's place in the job, as of the last observation."""
         shared = self._shared
         if shared is None:
             return Outside()
@@ -272,7 +277,7 @@ class SharedMember:
             return None
 
     def _patience(self) -> float:
-        """Return how long this node lets the leader, and the nodes before it, act first."""
+        """Return how long this node gives the leader, and the nodes before it, to act first."""
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 

@@ -40,14 +40,14 @@ MAGIC = b"\x00rallypoint-round\x00"
 SCHEMA = 3
 """The version of the encoding; another one is refused, never guessed at."""
 REMEMBERED = 256
-"""The number of gone incarnations that are remembered, to void their late joins. The value is sent
-about."""
+"""The number of lost incarnations of nodes that are remembered, to ignore their late joins. It is
+limited because the state is sent to all nodes."""
 _SHOWN_BYTES = 24
 _DIGEST_BYTES = 8
 
 
 class SharedState(Struct, array_like=True):
-    """One value in a shared store. Only `apply` changes it."""
+    """The state of a job as one value in a shared store. Only `apply` changes it."""
 
     job: str
     """Random: one life of the job under this key."""
@@ -57,31 +57,32 @@ class SharedState(Struct, array_like=True):
     """Random for each write: two writers of otherwise equal values are told apart."""
     round: RoundState
     beats: dict[str, int]
-    """Node id -> its counter, where the store has no better place for them."""
+    """The heartbeat counters by node id, where the store has no place for counters."""
     bootstrap: tuple[str, int] = ("", 0)
     """Address and port of the round's own store, on the node of rank 0."""
     taken: int = 0
-    """The number of the last join request that was taken in."""
+    """The number of the last join request that was processed."""
     why: str = ""
-    """Why the job is closed: one sentence."""
+    """The reason why the job is closed: one sentence."""
     ended: EndReason | None = None
-    """Why the last round ended."""
+    """The reason why the last round ended."""
 
 
 def new_state(settings: SharedSettings, job: str, writer: str, own_request: int = 0) -> SharedState:
-    """Return a job that no node has joined yet.
+    """Return the state of a job without nodes.
 
-    `own_request`: the number of the join request of the node that makes it. Earlier ones may be of
-    nodes that died with an earlier life of the job: they are void, and live nodes write another.
+    `own_request` is the number of the join request of the node that makes the state. Earlier
+    requests may be of nodes that died with an earlier life of the job, so they are ignored; live
+    nodes write new ones.
     """
     taken = max(own_request - 1, 0)
     return SharedState(job, 0, writer, RoundState(settings), {}, taken=taken)
 
 
 def apply(shared: SharedState, event: RoundEvent, writer: str) -> list[Effect]:
-    """Apply one event, and what follows from it; returns what a host may want to know.
+    """Apply one event and its consequences; return the effects for the host.
 
-    The state is to be stored only if it was loaded for this: a failed write throws it away.
+    Store the state only if it was loaded for this event; after a failed write it must be discarded.
     """
     effects = step(shared.round, event)
     for effect in effects:
@@ -113,12 +114,12 @@ class JoinRequest(Struct, frozen=True, array_like=True):
 
 
 def fingerprint(settings: SharedSettings) -> bytes:
-    """Short, and different for different settings."""
+    """Return a short hash of the settings, to detect differences."""
     return hashlib.blake2s(_encoder.encode(settings), digest_size=8).digest()
 
 
 def encode_join_request(event: NodeJoined) -> bytes:
-    """Return a join, to be left for others. Its beat is to be found before it is."""
+    """Encode a join request. Its heartbeat counter has to be stored before it."""
     request = JoinRequest(event.ref, event.seq, event.candidate, fingerprint(event.settings))
     return _encoder.encode(request)
 
@@ -126,10 +127,10 @@ def encode_join_request(event: NodeJoined) -> bytes:
 def take_join_requests(
     shared: SharedState, requests: Sequence[bytes | None], writer: str, *, skip_gap: bool
 ) -> int:
-    """Take in the join requests after the last one that was; how many that were.
+    """Process the join requests after the last processed one, and return their number.
 
-    One that is not there yet ends it, unless it is given up (`skip_gap`): its writer will find that
-    it is no member, and write another. One that can't be read is skipped.
+    Processing ends at a request that is not there yet, unless `skip_gap` gives it up: its writer
+    then finds that it is not a member, and writes another. An unreadable request is skipped.
     """
     taken = 0
     settings, own = shared.round.settings, fingerprint(shared.round.settings)
@@ -154,7 +155,7 @@ def _decode_request(data: bytes) -> JoinRequest | None:
 
 
 def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) -> Exception | None:
-    """Return why this node can never join, if so."""
+    """Return the error if this node can never join, else None."""
     if differences := shared.round.settings.differences(settings):
         return settings_conflict(differences)
     last_seq, member = (
@@ -177,7 +178,7 @@ def close(shared: SharedState, why: str, writer: str) -> None:
 def lose(
     shared: SharedState, suspect: NodeRef, beat: int, why: str, writer: str
 ) -> list[Effect] | None:
-    """Remove a node whose counter stood still; None, and void, if it has counted further."""
+    """Remove a node whose counter is still `beat`; return None if the counter has advanced."""
     if not is_member(shared, suspect) or shared.beats.get(suspect.node_id, beat) != beat:
         return None
     return apply(shared, NodeLost(suspect, why), writer)
@@ -194,13 +195,13 @@ def beat(shared: SharedState, ref: NodeRef, number: int, writer: str) -> bool:
 
 
 def is_member(shared: SharedState, ref: NodeRef) -> bool:
-    """Return whether this very life of the node is part of the job."""
+    """Return whether this incarnation of the node is part of the job."""
     member = shared.round.members.get(ref.node_id)
     return member is not None and member.ref == ref
 
 
 def encode(shared: SharedState) -> bytes:
-    """Return the value to store."""
+    """Encode the state for the store."""
     body = _encoder.encode(shared)
     return MAGIC + bytes((SCHEMA,)) + _digest(body) + body
 
@@ -242,7 +243,7 @@ def decode(value: bytes) -> SharedState:
 
 
 def _digest(body: bytes | memoryview) -> bytes:
-    """Return a digest that detects damage: a flipped bit may well be another state."""
+    """Return a digest that detects damage, because a flipped bit may give another valid state."""
     return hashlib.blake2s(body, digest_size=_DIGEST_BYTES).digest()
 
 

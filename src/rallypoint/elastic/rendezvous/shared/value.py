@@ -1,11 +1,9 @@
-"""One value in a shared store: load, change, compare and swap, and again.
+"""One value in a shared store, changed by compare and swap, with retries.
 
-Again if others were first; and what a node has read of it.
-
-A write that lost the race is thrown away and its change applied to the fresh state, after a pause
-that grows and is different for every node: a thousand nodes that start at once would else only
-keep each other from writing. A write whose outcome is unknown (the connection broke) is settled by
-reading: each write carries a random name.
+A write that lost the race is discarded and its change applied to the fresh state, after a random
+pause that grows. Without it a thousand nodes that start at once would keep each other from writing.
+A write whose outcome is unknown (the connection broke) is settled by reading: each write has a
+random name.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from rallypoint.store.backoff import uniform
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
 TURN_S = 0.1
-"""The node whose turn it is to take join requests in is given so long."""
+"""The time, in seconds, for the node whose turn it is to process join requests."""
 GAP_S = 1.0
-"""A join request that is announced but not written for so long is given up."""
+"""The time, in seconds, after which an announced join request that was not written is skipped."""
 DELETED_AT_ONCE = 64
-"""The number of join requests in one call: the heartbeat waits for it."""
+"""The number of join requests that one call deletes, because the heartbeat waits for the call."""
 VOID_MAX = 1024
-"""The number of join requests before a new state that are looked for to be deleted."""
+"""The number of outdated join requests before a new state that are deleted."""
 
 StateChange = Callable[[SharedState, str], list[Effect] | None]
 """Changes the state under a writer's name; None: nothing to be done."""
@@ -43,9 +41,11 @@ Condition = Callable[[], Awaitable[bool]]
 
 
 class SharedValue:
-    """The state as this node last saw it. For the thread of one loop.
+    """The state as of this node's last read or write.
 
-    `on_read` is called with it after every read and write that succeeded.
+    For the thread of one loop.
+
+    `on_read` is called with the state after every successful read and write.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class SharedValue:
     ) -> None:
         self._settings, self._backend, self._on_read = settings, backend, on_read
         self.state: SharedState | None = None
-        """The state, which is not to be changed; None: there is none."""
+        """The state, for reading only; None: there is none."""
         self.token: Token | None = None
         self._writing = asyncio.Lock()
         self._gap: tuple[int, float] | None = None
         self._read_requests: deque[int] = deque()
-        """The numbers of join requests that will not be read again."""
+        """The numbers of join requests that can be deleted."""
 
     @property
     def requests_taken(self) -> int:
-        """The number of the last join request that was taken in."""
+        """The number of the last join request that was processed."""
         return self.state.taken if self.state is not None else 0
 
     async def load(self) -> None:
-        """Read it. Raises RendezvousConnectionError and RendezvousStateError."""
+        """Read the state. Raises RendezvousConnectionError and RendezvousStateError."""
         found = await self._backend.get_state()
         if found is not None:
             self._adopt(*found)
@@ -79,11 +79,11 @@ class SharedValue:
     async def update(
         self, change: StateChange, still: Condition | None = None, own_request: int = 0
     ) -> list[Effect]:
-        """Apply a change to the state that is current when it is stored. Tries until it is.
+        """Apply a change to the newest state and store the result, until a write succeeds.
 
-        Nothing is done any more once `still` is not true, which is asked before every try.
-        `own_request`: the number of the join request that this node waits for, if it does.
-        Raises RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
+        `still` is checked before every try; the call ends without a change when it is false.
+        `own_request` is the number of the join request that this node waits for, if any. Raises
+        RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
         """
         backoff_s = FIRST_BACKOFF_S
         async with self._writing:
@@ -110,10 +110,10 @@ class SharedValue:
     async def join_by_request(
         self, request: bytes, lease_s: float, wait_for_change: Callable[[float], Awaitable[None]]
     ) -> None:
-        """Leave a join request, and return when it has been taken in, or is void.
+        """Write a join request, and return when it was processed or is void.
 
-        The node that wrote the first one that is not taken in takes in all that are there. The
-        others wait for that, and after a while help themselves. Raises as `load` does.
+        The node whose request is the first unprocessed one processes all requests. The others wait
+        for that, and after a while process them too. Raises as `load` does.
         """
         assert self._backend.join_requests is not None
         number = await self._backend.call(self._backend.join_requests.post_join_request, request)
@@ -131,7 +131,7 @@ class SharedValue:
                 await self.load()
 
     async def delete_read_requests(self) -> None:
-        """Delete some of the requests that this node has taken in, if the backend can.
+        """Delete some of the join requests that this node has processed, if the backend can.
 
         Raises as `load` does.
         """
@@ -198,7 +198,7 @@ class SharedValue:
 
 
 class SharedView:
-    """The reading of one node: the state of the job, and its place in it.
+    """One node's view of the job's state, and of its place in the job.
 
     For the thread of one loop.
     """
@@ -210,13 +210,13 @@ class SharedView:
         self._settings, self._ref, self._on_change = settings, ref, on_change
         self.member = self._new_member()
         self.outlook: Outlook = Outside()
-        """The outlook as it was last read: at most a heartbeat old."""
+        """The outlook of the last read, at most one heartbeat old."""
         self.trouble: RendezvousError | None = None
         """Why the store could not be used lately; None: it can be."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     def read(self, state: SharedState | None) -> None:
-        """Note that the state has been read; None: there is none, or the store has lost it."""
+        """Note the state that was read; None if there is none, or the store has lost it."""
         self.trouble = None
         if state is not None:
             self.member.observe(state, asyncio.get_running_loop().time())
@@ -234,7 +234,7 @@ class SharedView:
             self._wake()
 
     async def wait_for_change(self, timeout_s: float | None) -> None:
-        """Return when the outlook has changed, or the store failed, or after so long."""
+        """Return when the outlook has changed or the store has failed, or after `timeout_s`."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:

@@ -1,1 +1,1 @@
-"""The named pipe through which requests of timers come. Torch has no such folder."""
+"""The named pipe for requests of timers. Torch has no such package."""

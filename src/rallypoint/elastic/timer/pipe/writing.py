@@ -1,4 +1,4 @@
-"""How a process writes requests of timers into a named pipe, in torch's format.
+"""The writer of timers' requests into a named pipe, in torch's format.
 
 Imported when a program sets its first timer.
 """
@@ -15,23 +15,23 @@ from rallypoint.wire.timer_lines import RELEASE, format_timer_line
 
 TRIES, _PAUSE_S = 10, 0.1
 AGENT_TRIES = 600
-"""An agent that is paused does not read: that must not fail its workers for a minute."""
+"""The number of tries for a paused agent, which does not read: its workers must not fail for a
+minute."""
 
 
 class TimerPipe:
     """Writes lines into the pipe at `path`, which a server has made.
 
-    `tries_when_full`: how often a line is written, 0.1 s apart, while the server does not read.
+    `tries_when_full` is how often a line is written, 0.1 s apart, while the server does not read.
     """
 
     def __init__(self, path: str, tries_when_full: int = TRIES) -> None:
         self._path, self._tries_when_full = path, tries_when_full
 
     def send(self, scope_id: str, text: str) -> None:
-        """Write one line.
+        """Write one line. Blocks while the pipe is full.
 
-        Blocks while the pipe is full. Raises BrokenPipeError when nobody reads the pipe,
-        RuntimeError for too long a scope.
+        Raises BrokenPipeError when the pipe has no reader, RuntimeError for too long a scope.
         """
         line = text.encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
@@ -58,7 +58,7 @@ class TimerPipe:
 
 
 class AgentTimers:
-    """The timers of this worker that its agent keeps, which is also told how long each one is.
+    """The timers of this worker that its agent keeps, with their lengths.
 
     A call blocks for at most a minute, and raises as `TimerPipe.send` does.
     """
@@ -67,12 +67,12 @@ class AgentTimers:
         self._pipe = TimerPipe(path, AGENT_TRIES)
 
     def begin(self, scope_id: str, after_s: float) -> None:
-        """Start the timer of this scope; it ends after so many seconds."""
+        """Start the timer of this scope, which expires after `after_s` seconds."""
         line = format_timer_line(
             os.getpid(), scope_id, time.time() + after_s, int(signal.SIGKILL), after_s
         )
         self._pipe.send(scope_id, line)
 
     def release(self, scope_id: str) -> None:
-        """End the timer of this scope."""
+        """Release the timer of this scope."""
         self._pipe.send(scope_id, format_timer_line(os.getpid(), scope_id, RELEASE, 0))

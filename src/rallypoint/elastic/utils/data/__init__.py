@@ -1,4 +1,4 @@
-"""Data of a job that begins anew in the middle."""
+"""Data sets for a job that resumes in the middle of an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same data several times."""
+"""An iterator over the same data for several epochs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _T = TypeVar("_T")
 
 
 class CyclingIterator(Iterator[_T]):
-    """Yields what `generator_fn(epoch)` yields, for each epoch from `start_epoch` to `n - 1`.
+    """Yields the items of `generator_fn(epoch)`, for each epoch from `start_epoch` to `n - 1`.
 
-    The first of these epochs is there in any case.
+    The first of these epochs is always there.
     """
 
     def __init__(

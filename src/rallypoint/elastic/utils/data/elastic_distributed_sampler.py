@@ -1,7 +1,7 @@
-"""The samples that a rank has of the part of a data set that is left.
+"""The samples of a rank in the rest of a data set.
 
-Torch's class of this name is a subclass of its `DistributedSampler`. This one is none, since to
-import it must not load torch; a `DataLoader` takes any iterable for its sampler.
+Torch's class of this name is a subclass of its `DistributedSampler`. This one is not, since
+importing it must not load torch; a `DataLoader` takes any iterable for its sampler.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ElasticDistributedSampler:
         self.total_size = self.num_samples * num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle by another epoch from now on."""
+        """Set the epoch, by which the samples are shuffled."""
         self.epoch = epoch
 
     def __len__(self) -> int:
