@@ -126,7 +126,7 @@ def why_not_there(path: str, *, may_part: bool) -> str:
         return ""
     return (
         f"it does not exist, and would lie on {local}, which other machines do not see: mount it, "
-        "or make it with mkdir if all nodes run here"
+        "or mkdir it if all nodes run here"
     )
 
 

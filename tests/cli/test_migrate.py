@@ -160,11 +160,11 @@ REFUSED = {
     "torchrun --standalone": "the script is missing; for example: rallypoint run --nproc-per-nod",
     "horovodrun --nope 3 x": "--nope: not known here as an option of horovodrun: leave it out, and",
     "horovodrun -np": "-np: needs a value",
-    "deepspeed": "deepspeed: the program is missing that it starts",
+    "deepspeed": "deepspeed: the program that it starts is missing",
     "mpirun -np 2 ./a : -np 3 ./b": "several programs in one job (:) have no equivalent: start ",
     "mpirun -np 16 -npernode 8 python t.py": "16 processes, 8 on each node, and no hosts: give ",
     "mpirun -np 2 -H a:0,b ./t.py": "--hosts a:0,b: ",
-    "srun -n 16 python t.py": "srun: the tasks of a node are not said: give --ntasks-per-node N",
+    "srun -n 16 python t.py": "srun: the number of tasks on each node is missing: give ",
     "srun -n 4 -N 2 -c $C python t.py": "srun: --cpus-per-task: needs a number, which is then",
 }
 

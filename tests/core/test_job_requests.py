@@ -218,7 +218,7 @@ def test_L5_what_needs_workers_is_not_known_while_a_coordinator_takes_over(
     assert requests.unknown(Ask(subject, follow=True), "2 nodes") == ""
     ranks = Ask(Subject.STACKS, ranks=(RankRange(0, 1),))
     assert requests.unknown(ranks, "2 nodes") == (
-        "it is not known yet what runs: the job waits for 2 nodes: "
+        "the state of the workers is not known yet: the job waits for 2 nodes: "
         "try again when rallypoint status shows that it runs"
     )
 

@@ -128,7 +128,7 @@ async def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for(quest
     person = Wire(7)
     assert not watch.asked(person, question)
     assert person.refusal == (
-        f"it is not known yet what runs: the job waits for {waits_for}: "
+        f"the state of the workers is not known yet: the job waits for {waits_for}: "
         "try again when rallypoint status shows that it runs"
     )
     assert watch.view.waits_for == waits_for

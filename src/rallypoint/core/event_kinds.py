@@ -345,8 +345,8 @@ TIMER_EXPIRED = EventKind("timer_expired", "a worker is late for its own deadlin
 STDIN = EventKind(
     "stdin",
     "several workers read the terminal",
-    "several workers seem to read from this terminal, and each line goes to the one that reads it "
-    "first: have one rank alone ask for input",
+    "several workers seem to read from this terminal, and each line goes to one of them: have one "
+    "rank alone ask for input",
     quiet=False,
 )
 PATTERN_OFF = EventKind(

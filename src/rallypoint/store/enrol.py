@@ -80,7 +80,7 @@ async def _until_reached(
     raise EnrolmentError(
         f"node {node} at {_own_address(host, port)} could not reach the round store at "
         f"{host}:{port} within {timeout_s:g} s: {_reason(cause)}: "
-        f"open that port in the firewall, or change the store node's {named.local_addr}"
+        f"open that port, or change that node's {named.local_addr}"
     ) from cause
 
 

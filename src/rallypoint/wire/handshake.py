@@ -424,7 +424,7 @@ def altered() -> ProtocolError:
     """Return the error for a negotiated version that is older than the newest common one."""
     return ProtocolError(
         "the first messages between node and coordinator were altered on the way, forcing an older "
-        "version of Rallypoint's protocol: look for a proxy between the two"
+        "protocol version: look for a proxy between the two"
     )
 
 

@@ -201,7 +201,7 @@ def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str
             fix = f"{named.rdzv_endpoint} HOST:PORT"
         found.append(
             f"{said}: each node looks for node rank 0 on its own machine ({where.host}): for "
-            f"several machines give all nodes {fix}, the host of node rank 0"
+            f"several machines give {fix}, the host of node rank 0"
         )
     if endpoint_ is not None:
         address, number = scanned.get("--master-addr"), scanned.get("--master-port")

@@ -311,9 +311,7 @@ class Duties:
         self._checks_at = inf
         if self.is_sure(now) or not _may_tell_cancel(life, is_silent):
             return [StepDown(why)]
-        why = (
-            f"{why}: all nodes were told that the job is cancelled, but its record does not say so"
-        )
+        why = f"{why}: all nodes were told that the job is cancelled, which is not recorded"
         return [Release(life, life.unrecorded()), StepDown(why)]
 
     def overtaken(self, found: LeadRecord | None) -> list[Effect]:

@@ -228,9 +228,8 @@ class Search(Candidacy):
         self._is_late = True
         return [
             Say(
-                f"the leader of the job answers, but its register has shown nothing new for "
-                f"{still_s:.0f} s, which delays a takeover: check that it can write there (NFS: "
-                "mount with actimeo=1)"
+                "the leader of the job answers, but its register shows nothing new for "
+                f"{still_s:.0f} s, which delays a takeover: mount NFS with actimeo=1"
             )
         ]
 

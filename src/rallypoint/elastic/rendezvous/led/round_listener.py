@@ -136,8 +136,8 @@ async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
     except OSError as error:
         raise EnrolmentError(
             f"this node could not reach the round store at {endpoint} within {timeout_s:g} s: "
-            f"{error.strerror or 'no answer'}: open that port in the firewall, or give the store's "
-            "node another local_addr"
+            f"{error.strerror or 'no answer'}: open that port, or give the store's node another "
+            "local_addr"
         ) from error
 
 
