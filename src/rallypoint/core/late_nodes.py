@@ -28,7 +28,7 @@ def are_wanted(state: RoundState) -> bool:
         and state.settings.on_join is not OnJoin.HOLD
         and not state.finishing
     )
-    return may and state.growth_allowed and state.eager_waiting > 0
+    return may and state.is_old_enough and state.eager_waiting > 0
 
 
 def may_be_admitted(state: RoundState) -> bool:

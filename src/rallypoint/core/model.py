@@ -269,7 +269,9 @@ class JobStatus(Struct, frozen=True, array_like=True):
     world_workers: int
     restarts_used: int
     held_back: str = ""
-    """How long the node that asks triggers no round, and why (behaviour R3)."""
+    """How long the node that asks triggers no round, and why (behaviour R3).
+
+    Also of a node that has yet to prove that it can start workers."""
     waits_for: str = ""
     """The node id or rank of another agent that the node that asks waits for (behaviour R4)."""
     awaits: str = ""

@@ -23,7 +23,8 @@ A member's state says what runs on its node:
     STOPPING  a participant of the ended round, told to stop, not back yet
     LEAVING   draining: its workers may still be stopping, but it takes no part any more
     WAITING   nothing; arrived during an active round, wants the next one
-    STANDBY   nothing; the world is at its maximum
+    STANDBY   nothing; no place: the world is at its maximum, or this node is held back or not
+              proven yet (`core/fitness.py`, `Prove`)
 
 *The roster.* When a round ends, its live participants that are not draining, and all who wait,
 are the roster of the next. Losses shrink it; arrivals join but never extend it. While there is a
@@ -337,7 +338,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
         case TimerKind.STOP:
             return _stop_overdue(state)
         case TimerKind.GROWTH_INTERVAL:
-            state.growth_allowed = True
+            state.is_old_enough = True
             return _try_grow(state)
         case TimerKind.SETTLE | TimerKind.SETTLE_MAX:
             state.settled = True
@@ -470,7 +471,7 @@ def _complete(state: RoundState) -> list[Effect]:
     state.world = [world_entry(node.ref, node.candidate) for node in ordered]
     state.phase, state.roster_size, state.expected = RoundPhase.ACTIVE, 0, 0
     state.is_short = False
-    state.growth_allowed = state.settings.min_growth_interval_s == 0
+    state.is_old_enough = state.settings.min_growth_interval_s == 0
     state.largest_world = max(state.largest_world, len(ordered))
     fitness.formed(state)
     return [FormWorld(state.round, tuple(ordered))]

@@ -81,7 +81,7 @@ class RoundState(Struct, array_like=True):
     finishing: bool = False
     succeeded: int = 0
     largest_world: int = 0
-    growth_allowed: bool = False
+    is_old_enough: bool = False
     settled: bool = False
     """Whether no node has joined for a while."""
     overdue: bool = False
@@ -208,7 +208,7 @@ def _while_active(state: RoundState, wanted: dict[Timer, float]) -> None:
     settings = state.settings
     if settings.on_join is OnJoin.HOLD:
         return
-    if not state.growth_allowed:
+    if not state.is_old_enough:
         wanted[Timer(TimerKind.GROWTH_INTERVAL, state.round)] = settings.min_growth_interval_s
     if not state.eager_waiting:
         return

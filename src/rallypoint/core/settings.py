@@ -174,8 +174,11 @@ class Setting(Struct, frozen=True):
     above_zero: bool = False
     """Whether a user can't give 0, which means never, or all; for seconds only."""
     key: Literal["", "tcp", "any", "call"] = ""
-    """The calls that take it as a parameter: `tcp`, handlers with a coordinator; `any`, all
-    handlers; `call`, launches, specs or logs."""
+    """The calls that take it as a parameter.
+
+    `tcp`: handlers with a coordinator, as `node_id`; `any`: all handlers, as `join_settle`. These
+    reach a launch through `LaunchConfig.rdzv_configs`. `call`: launches, specs or logs; a
+    field of its own, as `LaunchConfig.max_restarts`."""
     follows: str = ""
     """The field from which this one gets its default."""
     words: str = ""
@@ -188,7 +191,7 @@ class Setting(Struct, frozen=True):
     """Whether an empty value counts as not given, as in torchrun."""
     of_one_agent: bool = False
     """Whether a worker that starts a job must not inherit it from its agent's environment."""
-    by_coordinator: bool = False
+    not_with_handler: bool = False
     """Whether the setting has no effect where the handler of another backend forms the rounds."""
 
     @property
@@ -258,20 +261,20 @@ RENDEZVOUS = (
          key="call", may_be_empty=True),
     _own("--port-range", "FIRST-LAST",
          f"with {BY_REGISTER}: ports on which this node may host the job",
-         "ports", "register.ports", "29400 if it is free, else any", by_coordinator=True,
+         "ports", "register.ports", "29400 if it is free, else any", not_with_handler=True,
          key="call"),
     _own("--store-port", "PORT", "port of the workers' store, if this node has rank 0",
          "port", default="the system chooses", of_one_agent=True),
     _own("--join-settle", "SECONDS",
          "admit late nodes once no further one has joined for this long",
-         "seconds", "rendezvous.join_settle_s", key="any", by_coordinator=True),
+         "seconds", "rendezvous.join_settle_s", key="any", not_with_handler=True),
     _own("--min-growth-interval", "SECONDS",
          "minimum age of a round before late nodes are admitted",
-         "seconds", "rendezvous.min_growth_interval_s", key="any", by_coordinator=True),
+         "seconds", "rendezvous.min_growth_interval_s", key="any", not_with_handler=True),
     _own("--on-join", "restart|hold|at-checkpoint",
          "late nodes: regrow at once, at the next restart, or when the workers have saved a"
          " checkpoint that they were asked for",
-         "choice", "rendezvous.on_join", by_coordinator=True),
+         "choice", "rendezvous.on_join", not_with_handler=True),
     _own("--max-node-losses", "N",
          "rounds per hour that may end because nodes were lost, however many each; one more ends"
          " the job",
@@ -287,24 +290,24 @@ RENDEZVOUS = (
          " bad machines are held back by it",
          "name", "rendezvous.machine_id",
          "the boot and the address of this machine; in a container the variable NODE_NAME",
-         key="tcp", of_one_agent=True, by_coordinator=True, may_be_empty=True),
+         key="tcp", of_one_agent=True, not_with_handler=True, may_be_empty=True),
     _own("--topology", "KEY|file:FILE|cmd:COMMAND",
          "rank nodes by this first, for example rack-07; or by the line that FILE has or COMMAND"
          " prints",
-         "name", "rendezvous.topology", key="tcp", by_coordinator=True, may_be_empty=True),
+         "name", "rendezvous.topology", key="tcp", not_with_handler=True, may_be_empty=True),
     _own("--spares", "N", "number of --nnodes that stand by, and take the place of lost nodes",
-         "integer", default="0", most=MAX_NODES, by_coordinator=True),
+         "integer", default="0", most=MAX_NODES, not_with_handler=True),
     _own("--world-multiple-of", "K",
          "start only with a multiple of K workers; nodes that are too many for that stand by",
          "integer", "rendezvous.world_multiple_of", least=1, most=MAX_WORKERS_PER_NODE, key="tcp",
-         by_coordinator=True),
+         not_with_handler=True),
 )
 FIXED_RANKS = (
     _torch("--node-rank", "K", "this node's rank; node 0 is the one at the endpoint",
            "integer", "rendezvous.node_rank", "0"),
     _torch("--master-addr", "ADDR", "address of node 0", "host",
-           default="127.0.0.1", by_coordinator=True, key="call"),
-    _torch("--master-port", "PORT", "port there", "port", default="29500", by_coordinator=True,
+           default="127.0.0.1", not_with_handler=True, key="call"),
+    _torch("--master-port", "PORT", "port there", "port", default="29500", not_with_handler=True,
          key="call"),
 )
 WHAT_RUNS = (
@@ -359,7 +362,7 @@ FAILURES = (
     _own("--hold-back-after", "N",
          "hold back a machine whose workers have failed N times within an hour, while --nnodes MIN"
          " remain without it; 0: never",
-         "integer", "rendezvous.hold_back_after", most=MAX_GIVEN, key="tcp", by_coordinator=True),
+         "integer", "rendezvous.hold_back_after", most=MAX_GIVEN, key="tcp", not_with_handler=True),
     _own("--no-restart-on", "CODE,...", "exit codes that end the job at once",
          "exit_codes", "rendezvous.no_restart_exit_codes", "none", least=1, most=MAX_EXIT_CODES),
     _own("--lease", "SECONDS", "a node without a heartbeat for this long is lost",
@@ -376,7 +379,7 @@ FAILURES = (
          "how long to look for a lost coordinator, at least the lease, when the workers are killed",
          "seconds", "rendezvous.reconnect_timeout_s",
          "120 if it does not answer, the lease if it refuses",
-         by_coordinator=True),
+         not_with_handler=True),
 )
 STOPPING = (
     _torch("--shutdown-timeout", "SECONDS", "grace from SIGTERM to SIGKILL when the job stops",
@@ -481,9 +484,10 @@ WATCHING = (
 )
 TOKEN_FILE, TOKEN_FD = (
     _own("--token-file", "FILE", "the secret that nodes share",
-         "path", "access.token_file", "~/.config/rallypoint/token", key="tcp", by_coordinator=True),
+         "path", "access.token_file", "~/.config/rallypoint/token", key="tcp",
+         not_with_handler=True),
     _own("--token-fd", "N", "read that secret from the open file descriptor N, to its end",
-         "integer", "access.token_fd", of_one_agent=True, by_coordinator=True),
+         "integer", "access.token_fd", of_one_agent=True, not_with_handler=True),
 )
 ACCESS = (
     TOKEN_FILE,

@@ -37,3 +37,4 @@ for step in range(state["step"], STEPS):
 weights = sum(float(each.detach().double().sum()) for each in model.parameters())
 if fabric.is_global_zero:
     print(f"final {STEPS} {weights:.5f}")
+torch.distributed.destroy_process_group()  # Else a thread of gloo may abort as Python ends.

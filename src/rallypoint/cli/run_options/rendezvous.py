@@ -305,7 +305,7 @@ def _by_handler(
     notices += [
         f"{without.origin} has no effect with {by}"
         for flag, row in FLAGS.items()
-        if row.by_coordinator and (without := scanned.get(flag)) is not None
+        if row.not_with_handler and (without := scanned.get(flag)) is not None
     ]
     handler = HandlerConfig(backend, where.text if where else "", tuple(conf.items()))
     store = Endpoint("", _store_port(scanned))
