@@ -100,9 +100,9 @@ workers when one of them or a node dies. Options go before SCRIPT.
 """
 
 _BOTTOM = """\
-Values in parentheses are defaults. Dashes and underscores are the same, and so
-are --nproc-per-node 2 and PET_NPROC_PER_NODE=2 in the environment; options that
-torchrun does not have are RALLYPOINT_LEASE=30 and so on there.
+Values in parentheses are defaults. Dashes and underscores are the same. Options
+may also be variables: PET_NPROC_PER_NODE=2 is --nproc-per-node 2. Options that
+torchrun does not have begin with RALLYPOINT_ there: RALLYPOINT_LEASE=30.
 
 Environment: PYTHON_EXEC (the workers' interpreter), LOGLEVEL,
 OMP_NUM_THREADS (1 when there are several workers and it is not set),

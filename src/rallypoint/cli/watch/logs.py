@@ -39,12 +39,14 @@ LOGS = Command(
 usage: rallypoint logs [RANK|NODE...] [HOST:PORT|DIR] [options]
 
 Show the newest lines that workers wrote, from any machine: of all ranks, or of
-those that are named (17, 0-7, or a node's name). Each line stands behind the
-ranks that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each
-stream, but of one that goes to a terminal as it is. Files of --log-dir are
-read. HOST:PORT is what the job's nodes have as --rdzv-endpoint, with its port,
-or the directory; without one, it is your job on this machine. A directory of
-what was kept of a job that has ended is read, too.
+the ranks (17, 0-7) and nodes (by name) that you give. The ranks that wrote a line
+stand before it: [0-63] epoch 3 done. Lines come from the files of --log-dir, or
+else from the last 32 KiB of each stream, which nodes keep. A stream that goes
+straight to a terminal is not kept.
+
+HOST:PORT is the --rdzv-endpoint of the job's nodes, with its port, or the
+directory; the default is your job on this machine. DIR may also be the kept
+record of a job that has ended.
 
   rallypoint logs
   rallypoint logs 17 --last 200
@@ -54,9 +56,7 @@ what was kept of a job that has ended is read, too.
         (
             "Options",
             (
-                Setting(
-                    "--follow", "", "also what comes, until the job ends", "switch", short="-f"
-                ),
+                Setting("--follow", "", "show new lines until the job ends", "switch", short="-f"),
                 Setting("--last", "N", "the newest N lines", "integer", default=str(LINES_MAX)),
                 Setting("--json", "", "print one line of JSON for each rank's line", "switch"),
             ),
