@@ -125,7 +125,7 @@ def why_not_there(path: str, *, may_part: bool) -> str:
         return ""
     return (
         f"it does not exist, and would lie on {local}, a file system that other machines do not "
-        "see: mount it; or make it with mkdir if all nodes run on this machine"
+        "see: mount it. If all nodes run on this machine, make it with mkdir"
     )
 
 

@@ -117,7 +117,7 @@ def test_R4_a_refusal_names_both_agents_and_what_to_do() -> None:
     of_id = Contest(NodeRef("it's", "2"), join(), NodeRef("it's", "1"), is_of_rank=False)
     assert of_id.refusal("10.0.0.5:41234", "10.0.0.9:51512") == (
         'node id "it\'s" is used by another running agent at 10.0.0.5:41234; this one is at '
-        "10.0.0.9:51512: give each machine its own --node-id, or leave the option out"
+        "10.0.0.9:51512: give each machine its own --node-id, or none"
     )
     of_rank = Contest(B, join(3), A, is_of_rank=True)
     assert of_rank.refusal("10.0.0.5:1", "10.0.0.9:2") == (

@@ -49,7 +49,7 @@ def test_L6_a_job_by_tls_and_a_user_is_led_taken_over_and_drained(
         if not any(event.name == "leads" for event in leader.events):
             leader, other = other, leader
         leader.kill()
-        serve.wait_event("taken_over", f"the one that led has died ({leader.name})")
+        serve.wait_event("taken_over", f"the leading node died ({leader.name})")
         cluster.wait_workers(1, round=1)
         left = drain(cluster, other.name, "--rdzv-conf", secrets)
         assert (left.returncode, left.stderr) == (0, "")

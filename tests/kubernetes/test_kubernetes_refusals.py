@@ -50,7 +50,7 @@ def test_each_mistake_is_one_line(given: str, says: str) -> None:
 
 def test_without_a_run_id_a_job_is_refused() -> None:
     text = refusal(f"{BACKEND} --rdzv-conf server=https://h train.py")
-    assert text.startswith(f"{BACKEND}: a namespace may hold many jobs, and distinguishes them")
+    assert text.startswith(f"{BACKEND}: a namespace may hold many jobs: give --rdzv-id")
 
 
 def test_a_pod_without_a_service_account_is_one_line(tmp_path: Path, api: KubernetesApi) -> None:

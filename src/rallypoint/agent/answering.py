@@ -110,7 +110,7 @@ class NodeAnswers:
         except TimeoutError:
             pass
         except Exception as error:  # of what workers have written, or of files
-            self._faults.note("what a person asked of the workers can't be answered", error)
+            self._faults.note("a question about the workers can't be answered", error)
         self._send(m.Collected(number, is_last=True))
         self._answers.pop(number, None)
         self._wanted.pop(number, None)

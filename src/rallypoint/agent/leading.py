@@ -154,7 +154,7 @@ class LeadingNode:
         wording = make_for(self._rendezvous).wording()
         same = await run_in_thread(wording.same, "rallypoint-registers")
         self.notice(
-            f"no other node has come for {ALONE_S:g} s: see that all nodes have the same "
+            f"no other node has joined for {ALONE_S:g} s: check that all nodes have the same "
             f"{named.rdzv_id}, and that {same}"
         )
 
@@ -174,7 +174,7 @@ class LeadingNode:
         self._agent.say(kinds.NOTICE(text))
 
     def leads_no_more(self) -> None:
-        """Note that this node leads no more.
+        """Note that this node no longer leads.
 
         The connection of this node to its own coordinator is closed with that.
         """
@@ -240,7 +240,6 @@ def short_lease(hold_s: float, lease_s: float) -> str:
     late_s = ceil(takeover_s(hold_s))
     return (
         f"{named.lease} {lease_s:g}: if the machine of the leading node vanishes, another node "
-        f"leads after {late_s} s at most ({named.rdzv_conf} hold={hold_s:g}), and all nodes have "
-        f"stopped their workers by then: {named.lease} {late_s + 1} or a shorter hold keeps them "
-        "running"
+        f"leads after {late_s} s at most ({named.rdzv_conf} hold={hold_s:g}). By then all nodes "
+        f"have stopped their workers: give {named.lease} {late_s + 1} or a shorter hold"
     )

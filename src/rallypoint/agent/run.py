@@ -279,7 +279,7 @@ class AgentRun:
         try:
             found = await _newest_lines(self._setup.outputs, running, LINES)
         except Exception as error:  # of what workers have written, or of files
-            self.faults.note("what the workers wrote last can't be kept", error)
+            self.faults.note("the last output of the workers can't be kept", error)
             return
         keeping.took(
             tuple(
@@ -388,7 +388,7 @@ class AgentRun:
         try:
             return await preflight.run()
         except Exception as error:
-            self.faults.note("whether workers can be started can't be tried", error)
+            self.faults.note("the test start of workers failed", error)
             return None
         finally:
             if not preflight.is_left:
@@ -448,7 +448,7 @@ class AgentRun:
 
     def _relay_replaced(self, round_: int, by_another: bool) -> None:
         killed = "the relay of the workers' output was killed"
-        then = "started another" if by_another else "output goes where the agent's own goes"
+        then = "started another" if by_another else "output goes to the agent's stdout and stderr"
         self.agent.say(kinds.RELAY_REPLACED(then=then))
         self.agent.helper_died(round_, killed, others_need_it=False)
 

@@ -90,7 +90,7 @@ def _of_summaries(where: str) -> int:
     said, others = _read_directory(where) if os.path.isdir(where) else ([_read(where)], [])
     if others:
         has = "files that are" if len(others) > 1 else "a file that is"
-        print_error("rallypoint verdict", f"passed over {has} no summary: {names(tuple(others))}")
+        print_error("rallypoint verdict", f"ignored {has} no summary: {names(tuple(others))}")
     best = surest(said)
     if best is None:
         raise InfrastructureError(

@@ -123,8 +123,8 @@ class Hosting(Struct, frozen=True):
         if run_id != UNNAMED_RUN_ID:
             return ""
         return (
-            "this coordinator (rallypoint serve) serves many jobs, and distinguishes them by their "
-            "run ids: give every node of this job the same --rdzv-id, like --rdzv-id my-job-1"
+            "this coordinator (rallypoint serve) serves many jobs: give every node of this job "
+            "the same --rdzv-id, like --rdzv-id my-job-1"
         )
 
 

@@ -73,7 +73,7 @@ class Contest(Struct):
         return (
             f"node id {quoted(self.newcomer.node_id)} is used by another running agent at "
             f"{holder_at}; this one is at {newcomer_at}: give each machine its own "
-            f"{named.node_id}, or leave the option out"
+            f"{named.node_id}, or none"
         )
 
     def waits_for(self, holder_at: str, silent_s: float) -> str:

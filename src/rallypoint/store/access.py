@@ -171,7 +171,7 @@ class AccessGate:
             peer = self._forget(connection)
             reason = (
                 f"no node of this round has enrolled from {peer.address}; if it is one of its "
-                "machines, give its agent the address that it connects from with --local-addr; "
+                "machines, give its agent that address with --local-addr; "
                 f"{self._way_in(peer)}"
             )
             dropped.append((connection, Refusal(peer, reason)))

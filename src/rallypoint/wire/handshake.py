@@ -401,9 +401,9 @@ class ServerHandshake(_Handshake):
         if not compare_digest(proof, expected) or not token:
             job = quoted_job(context.run_id)
             self.last_words = self._refusal(
-                f"wrong token for {job}, or another job uses this endpoint: the {named.rdzv_id} "
-                "and the token (`rallypoint token` prints it) must be the same as on all nodes of "
-                "the job; for another job choose another port"
+                f"wrong token for {job}, or another job uses this endpoint. All nodes of a job "
+                f"need the same {named.rdzv_id} and token (`rallypoint token` prints it); another "
+                "job needs another port"
             )
             raise AccessError(
                 f"refused a node: wrong token for {job}: {how_to_get_a_token()}"
@@ -425,9 +425,9 @@ class ServerHandshake(_Handshake):
 def altered() -> ProtocolError:
     """Return the error of a side that was to use an older version than both speak."""
     return ProtocolError(
-        "what a node and the coordinator have sent each other was altered on its way, so that they "
-        "would use an older version of Rallypoint's protocol than both speak: find what is between "
-        "the two (a proxy, another program at the endpoint)"
+        "the handshake of a node and the coordinator was altered on its way: both speak a newer "
+        "version of Rallypoint's protocol than it names. Find what is between the two: a "
+        "proxy, or another program at the endpoint"
     )
 
 

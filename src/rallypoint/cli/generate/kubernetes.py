@@ -64,15 +64,12 @@ it, edit it, and pass it to kubectl; its comments explain it.
                 Setting("--namespace", "NAME", "namespace of all objects", default="default"),
                 Setting("--queue", "NAME", "queue of Kueue that admits the job"),
                 Setting(
-                    "--label",
-                    "KEY=VALUE",
-                    "label of the job and its pods; repeatable",
-                    repeatable=True,
+                    "--label", "KEY=VALUE", "label of job and pods; repeatable", repeatable=True
                 ),
                 Setting(
                     "--annotation",
                     "KEY=VALUE",
-                    "annotation of the job and its pods; repeatable",
+                    "annotation of job and pods; repeatable",
                     repeatable=True,
                 ),
                 Setting(
@@ -86,9 +83,7 @@ it, edit it, and pass it to kubectl; its comments explain it.
         (
             "Pods",
             (
-                Setting(
-                    "--image", "IMAGE", "image with rallypoint, Python and SCRIPT", required=True
-                ),
+                Setting("--image", "IMAGE", "with rallypoint, Python and SCRIPT", required=True),
                 Setting(
                     "--nodes",
                     "N|MIN:MAX",
@@ -98,12 +93,7 @@ it, edit it, and pass it to kubectl; its comments explain it.
                 Setting("--gpus", "N", "GPUs of each pod (nvidia.com/gpu)", default="none"),
                 Setting("--cpus", "N", "CPUs that each pod asks for, like 8", default="none"),
                 Setting("--memory", "SIZE", "memory of each pod, like 64Gi", default="no limit"),
-                Setting(
-                    "--shm",
-                    "SIZE",
-                    "limit of /dev/shm, which counts as memory of the pod",
-                    default=_SHM,
-                ),
+                Setting("--shm", "SIZE", "limit of /dev/shm, part of that memory", default=_SHM),
                 Setting("--user", "UID", "user id of all processes", default=_USER),
                 Setting(
                     "--pull-secret",

@@ -43,24 +43,12 @@ explain it.
                 Setting("--nodes", "N", "number of nodes, with the spare ones", default="2"),
                 Setting("--gpus", "N", "GPUs of each node", default="none"),
                 Setting("--cpus", "N", "CPUs that the workers of a node share", default="Slurm's"),
-                Setting(
-                    "--time", "[D-]H:MM:SS", "time limit; or a number of minutes", default="1:00:00"
-                ),
+                Setting("--time", "[D-]H:MM:SS", "time limit, or minutes", default="1:00:00"),
                 Setting(
                     "--name", "NAME", "name of the job and of its log directory", default="train"
                 ),
-                Setting(
-                    "--partition",
-                    "NAME",
-                    "partition that the job runs in",
-                    default="Slurm's default",
-                ),
-                Setting(
-                    "--account",
-                    "NAME",
-                    "account that the job is charged to",
-                    default="Slurm's default",
-                ),
+                Setting("--partition", "NAME", "partition of the job", default="Slurm's default"),
+                Setting("--account", "NAME", "account that pays", default="Slurm's default"),
             ),
         ),
         (

@@ -22,7 +22,7 @@ _INDEX = "JOB_COMPLETION_INDEX"
 """Kubernetes numbers the pods of an Indexed Job by it."""
 _BY_MPI = """\
 mpirun has started this command {tasks} times, and each runs the whole job (if that is \
-wanted, add --standalone); for one job, start it once on each node, with --nnodes and \
+wanted, add --standalone). For one job, start it once on each node, with --nnodes and \
 --rdzv-endpoint"""
 
 _SLURM_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")

@@ -196,7 +196,7 @@ class Events(Question):
         """
         life = decoded(await asking.answer(Ask(Subject.STATUS)), JobView).incarnation
         if self._life not in (0, life):
-            say("the job has begun anew: the last events before that may be missing")
+            say("the job was started anew: the last events before that may be missing")
             self._last = 0
         self._life = life
 

@@ -29,9 +29,9 @@ NODES = Command(
 usage: rallypoint nodes [ENDPOINT] [options]
        rallypoint nodes exclude|allow NODE [ENDPOINT] [options]
 
-Show which machines a job holds back, since when, why, and until when. A machine
-is held back for its losses, for failures of its workers (--hold-back-after), or
-because a node there can't start workers or does not reach rank 0.
+Show which machines a job holds back, since when, why, and until when. Reasons
+are losses of the machine, failures of its workers (--hold-back-after), and nodes
+that can't start workers or do not reach rank 0.
 
   exclude  keep the machine of NODE out of all further rounds; a node that runs
            there is asked to leave, after a checkpoint

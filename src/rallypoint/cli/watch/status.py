@@ -65,11 +65,12 @@ STATUS = Command(
     """\
 usage: rallypoint status [ENDPOINT|FILE|DIR] [options]
 
-Show a job's state and what is holding it up: progress, where its time went,
-nodes, the end of its last round, and the command to type next. ENDPOINT is the
---rdzv-endpoint of its nodes, a host or a directory; the default is your job on
-this machine. For several jobs it prints a table. FILE was written by --history:
-the last status in it is shown.
+Show a job's state and what is holding it up: progress, time spent, nodes,
+the end of the last round, and the next command.
+
+ENDPOINT is the --rdzv-endpoint of its nodes, a host or a directory; the default
+is your job on this machine. For several jobs it prints a table. FILE was written
+by --history: the last status in it is shown.
 
 For a job that has ended, the record that this machine keeps is shown. DIR is a
 copy of that record, the job's --log-dir, or a directory of jobs, to list them.

@@ -281,7 +281,9 @@ class _Discovery:
         while (secret := self._secret(create=False)) is None:
             if self._loop.time() > deadline:
                 raise no_token_error(self._config.endpoint)
-            self._on_status("waiting for a token: the first node makes one where they share a home")
+            self._on_status(
+                "waiting for a token: in a shared home directory the first node creates it"
+            )
             await asyncio.sleep(RETRY_S)
         return secret
 
@@ -357,15 +359,14 @@ def _no_host(config: RendezvousConfig, waited_s: float, error: Exception) -> str
     if isinstance(error, (PeerHungUpError, SilentPeerError)):
         return (
             f"no coordinator answers at {config.endpoint}: waited {waited_s:.0f} s ({error}). If "
-            f"another program uses that port, {_another_port(config)}; if it is a proxy, the node "
-            "behind it was not started; if it is the node that hosts, its agent is stopped"
+            f"another program uses that port, {_another_port(config)}. If it is a proxy, the node "
+            "behind it was not started. If it is the node that hosts, its agent is stopped"
         )
     return (
         f"no node hosts the coordinator at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
-        "Usual causes: the node of that name was not started; the name is that of a Kubernetes "
-        "service with a cluster IP, which no pod can bind (use a headless service, or "
-        f"{named.rdzv_conf} is_host=1 on one node); the name points to another machine; a "
-        "firewall drops the port"
+        "Usual causes: the node of that name was not started; the name points to another machine; "
+        "a firewall drops the port. No pod can bind the cluster IP of a Kubernetes service: use a "
+        f"headless service, or {named.rdzv_conf} is_host=1 on one node"
     )
 
 

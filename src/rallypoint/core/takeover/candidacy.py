@@ -413,8 +413,8 @@ def gone() -> RendezvousConnectionError:
     and its nodes may live.
     """
     return RendezvousConnectionError(
-        "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
-        "for again"
+        "the job's record is gone: it was removed, or its directory is not mounted: looking for "
+        "it again"
     )
 
 
@@ -423,6 +423,6 @@ def _waits_for(judged: Judged) -> str:
     if judged.unfit:
         return judged.unfit
     if judged.record is None:
-        return "the job's record is gone: waiting whether its leader writes it again"
+        return "the job's record is gone: waiting for its leader to write it again"
     where = ", ".join(judged.record.leader.addresses)
     return f"another coordinator ({where}) leads this job: waiting until it stops"

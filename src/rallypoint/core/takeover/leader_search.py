@@ -167,7 +167,7 @@ class Search(Candidacy):
             case "probe", _:
                 text += (
                     "; it is one of the first four nodes, which take over if the leading node is "
-                    "lost: another one has to, and if none can, all nodes stop their workers"
+                    "lost. Another one has to; if none can, all nodes stop their workers"
                 )
                 return [Say(text), *self._offer(at)]
         return [self._rest(self._wait_s)]
@@ -196,7 +196,7 @@ class Search(Candidacy):
             self.claim = None
             effects.append(c.Close())
         if isinstance(error, RecordError):
-            no_node = "no node can lead the job as long as its record is like that"
+            no_node = "no node can lead the job with this record"
             effects += self._tell_unusable(f"{no_node}: {error}")
         return [*effects, self._rest(self.watch.look_s)]
 
@@ -231,8 +231,8 @@ class Search(Candidacy):
         return [
             Say(
                 f"the leader of the job answers, but nothing new was seen in its register for "
-                f"{still_s:.0f} s: it can't write there, or what it writes is seen late here (NFS "
-                "caches: mount it with actimeo=1), and then a takeover takes so much longer"
+                f"{still_s:.0f} s. Either it can't write there, or this node reads old data (NFS "
+                "caches: mount with actimeo=1). A takeover then takes that much longer"
             )
         ]
 

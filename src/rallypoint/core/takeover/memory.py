@@ -168,7 +168,7 @@ class Memory:
     def gives_up(
         self, epoch: Epoch, told: Position, settings: SharedSettings, *, keeps_round: bool
     ) -> None:
-        """Note that this process leads no more by this epoch: a node knows a newer record.
+        """Note that this process no longer leads by this epoch: a node knows a newer record.
 
         In the same life of the job both are continued; else that record is forgotten, and so is
         what was told of it. `keeps_round`: this process has formed the newest round itself.

@@ -89,7 +89,7 @@ class EtcdServer:
                 return
             if is_last or _IN_USE not in said or time.monotonic() >= ends_at:
                 last = (said.strip().splitlines() or ["it said nothing"])[-1]
-                raise InfrastructureError(f"{program} does not come to run: {last}")
+                raise InfrastructureError(f"{program} did not start: {last}")
 
     def stop(self) -> None:
         """Blocks until it has ended. May be called again."""

@@ -160,7 +160,7 @@ def _cant_pickle(
         )
     return UsageError(
         f"the arguments of {call.name} for local rank {local_rank} can't be given to a worker: "
-        f"{reason}: pass what can be pickled, or use the start method fork"
+        f"{reason}: pass picklable values, or use the start method fork"
     )
 
 

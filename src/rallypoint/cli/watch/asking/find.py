@@ -109,7 +109,7 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
     run_id, reading = None if given is None else given.text, access.read_access(scanned)
     if (slurm := scanned.get("--slurm")) is not None:
         if given is not None or where is not None:
-            raise slurm.wrong("says which job is meant, and where it is: leave the other out")
+            raise slurm.wrong("gives the job and its endpoint: leave the other option out")
         from rallypoint.cli.watch.asking.slurm_job import locate, read_slurm_job
 
         run_id, endpoint, register = locate(read_slurm_job(slurm), ThisHost())

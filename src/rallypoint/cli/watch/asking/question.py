@@ -189,8 +189,8 @@ class Request(Question):
         is_new = asking.version >= REPEATS_SINCE
         if self.was_made and wanted.subject is not Subject.DRAIN and not (is_new and self._made_in):
             raise RendezvousConnectionError(
-                "the coordinator went away before it had answered, and it or the next one is of an "
-                "older version of Rallypoint: rallypoint status shows what came of it"
+                "the coordinator went away before it had answered, and it or the next one runs an "
+                "older version of Rallypoint. See the result in rallypoint status"
             )
         if self.was_made and self._made_in is not None:
             life, round_ = self._made_in

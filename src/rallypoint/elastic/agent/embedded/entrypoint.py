@@ -84,8 +84,7 @@ def _check_importable(function: Callable[..., Any]) -> None:
     if file is None or not os.path.exists(file):
         raise ParameterError(
             f"the function {entrypoint_name(function)} is defined in a notebook or at a prompt, "
-            "which workers can't import: define it in a file and import it, or give "
-            "start_method='fork'"
+            "which workers can't import: import it from a file, or give start_method='fork'"
         )
 
 

@@ -118,7 +118,7 @@ class Pending(Struct, frozen=True):
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
         """Too few nodes came within this time; names those that were here before."""
-        missing = ", ".join(self.missing) or "no node that was here before"
+        missing = ", ".join(self.missing) or "none of the earlier nodes"
         return RendezvousTimeoutError(
             f"waited {timeout_s:g} s for {self.min_nodes} nodes of {quoted_job(run_id)}, "
             f"and {self.joined} came; missing: {missing}"

@@ -215,7 +215,7 @@ def decode(value: bytes) -> SharedState:
     if not value.startswith(MAGIC) or len(value) < header:
         raise RendezvousStateError(
             f"the rendezvous state is not Rallypoint's: it has {len(value)} bytes and begins with "
-            f"{bytes(value[:_SHOWN_BYTES])!r}; it was left as it is: "
+            f"{bytes(value[:_SHOWN_BYTES])!r}. It was left as it is: "
             "use another run id, or delete it"
         )
     if value[len(MAGIC)] != SCHEMA:
