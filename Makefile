@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # The tests start hundreds of interpreters; without bytecode each compiles everything again.
 unexport PYTHONDONTWRITEBYTECODE
+# What is given as PYTHON=... is for make alone: tests compare the variables that an interpreter reads.
+unexport PYTHON
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,8 +1,9 @@
 """How much code there may be, and how many docstrings a reader has to decode: numbers that a
-commit changes on purpose (`tools/budgets.toml`)."""
+commit changes on purpose (`tools/budgets.toml`). And how long a sentence for people may be."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from functools import cache
@@ -19,30 +20,62 @@ from tools.code_lines import (
     lies_under,
     read_budgets,
 )
-from tools.plain_english import is_riddle, riddles
+from tools.plain_english import WORDS_MAX, is_riddle, long_sentences, riddles
 
 GROUPS, LESS = read_budgets()
 
 
 @cache
-def repository() -> tuple[dict[str, int], int]:
-    """The lines of each group, and the number of riddles in the source. Reads each file once."""
+def repository() -> tuple[dict[str, int], int, list[str]]:
+    """The lines of each group, the number of riddles in the source, and its long sentences, each
+    with its place. Reads each file once."""
     found: list[object] = []
-    counted = count_groups(
-        GROUPS, look=lambda path, tree: found.extend(riddles(tree) if path[:4] == "src/" else ())
-    )
-    return counted, len(found)
+    long: list[str] = []
+
+    def look(path: str, tree: ast.Module) -> None:
+        if path.startswith("src/"):
+            found.extend(riddles(tree))
+            long.extend(f"{path}:{line}: {text}" for line, text in long_sentences(tree))
+
+    return count_groups(GROUPS, look=look), len(found), long
 
 
 def test_each_part_of_the_repository_keeps_its_budget() -> None:
-    lines, _ = repository()
+    lines, *_ = repository()
     said = [judge_budget(group.name, group.budget, lines[group.name]) for group in GROUPS]
     assert [line for line in said if line] == []
 
 
 def test_no_more_docstrings_begin_with_a_word_that_names_nothing() -> None:
-    _, number = repository()
+    _, number, _ = repository()
     assert judge_budget("src", LESS["riddles"], number, "riddles (tools/plain_english.py)") is None
+
+
+def test_no_sentence_that_people_read_has_more_than_25_words() -> None:
+    assert repository()[2] == []
+
+
+WORDS = " ".join(["word"] * WORDS_MAX)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_long"),
+    [
+        (f'raise E("{WORDS}")', False),
+        (f'raise E("{WORDS} more")', True),
+        (f'raise E("{WORDS} " "more")', True),
+        (f'raise E(f"{WORDS} {{x}}")', True),
+        (f'raise E(f"{WORDS}. {{x.y(1)}} - {{z}}")', False),
+        (f"x = '''{WORDS}\n\nmore\n  and more'''", False),
+        (f'def f():\n    """{WORDS} more"""', False),
+        (f'class A:\n    x = 1\n    """{WORDS} more"""', False),
+        (f"x = '''\n{WORDS} more'''", False),
+    ],
+)
+def test_a_long_sentence_is_found_in_a_text_that_is_no_docstring(
+    source: str, is_long: bool
+) -> None:
+    assert bool(long_sentences(ast.parse(source))) is is_long
 
 
 def test_groups_are_made_of_paths_that_exist() -> None:
@@ -107,6 +140,7 @@ def test_a_docstring_names_the_thing(docstring: str, riddle: bool) -> None:
 def test_riddles_are_listed_with_their_places(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
         '"""A module."""\nx: int = 0\n"""Who asks."""\ndef f():\n    """By whom."""\n'
+        f'f("{WORDS} more")\n'
     )
     program = ROOT / "tools" / "plain_english.py"
     done = subprocess.run(
@@ -116,5 +150,7 @@ def test_riddles_are_listed_with_their_places(tmp_path: Path) -> None:
     assert [line.rpartition("a.py:")[2] for line in done.stdout.splitlines()] == [
         "3: Who asks.",
         "5: By whom.",
+        f"6: {WORDS} more",
         "2 docstrings begin with a word that names nothing",
+        "1 sentences have more than 25 words",
     ]

@@ -1,4 +1,4 @@
-"""Docstrings that a reader has to decode.
+"""Docstrings that a reader has to decode, and sentences for people that are too long.
 
     python tools/plain_english.py [PATH ...]    default: src; each with its place, and their number
 
@@ -6,6 +6,10 @@ A docstring is a riddle when it begins with a relative clause or a bare preposit
 naming the thing: "Of the agent." for "The part of the agent.", "That no other coordinator has." for
 "A random epoch, so that no other coordinator has the same." So it begins with a verb in the
 imperative (a function's), or with a noun.
+
+A sentence is too long with more than 25 words, in any text of the source that is no docstring:
+error lines, log lines, help. A value that is filled in counts as one word. A text that begins with
+a line break is a table or a pattern.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ RIDDLE = re.compile(
     r"|They|This|Those|What|Whatever|Which|Who|Whoever|Whom|Whose)\b"
 )
 """The one list of words that no docstring begins with."""
+WORDS_MAX = 25
+SENTENCE_END = re.compile(r"[.!?]\s+|\n\s*\n|\n(?= )")
+"""A full stop, an empty line, or an indented line, as of a list or an example."""
 
 
 def is_riddle(docstring: str) -> bool:
@@ -45,19 +52,51 @@ def riddles(tree: ast.Module) -> list[tuple[int, str]]:
     return sorted((line, text.strip()) for line, text in docstrings(tree) if is_riddle(text))
 
 
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each literal that is no docstring, with an X for each value in it."""
+    inner = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr | ast.JoinedStr)
+        for part in ast.iter_child_nodes(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            values = (each.value if isinstance(each, ast.Constant) else "X" for each in node.values)
+            yield node.lineno, "".join(map(str, values))
+        elif isinstance(node, ast.Constant) and id(node) not in inner and type(node.value) is str:
+            yield node.lineno, node.value
+
+
+def long_sentences(tree: ast.Module) -> list[tuple[int, str]]:
+    """Return line and text of the sentences with more than `WORDS_MAX` words."""
+    return [
+        (line, sentence)
+        for line, text in texts(tree)
+        if not text.startswith("\n")
+        for sentence in SENTENCE_END.split(text)
+        if sum(any(map(str.isalnum, word)) for word in sentence.split()) > WORDS_MAX
+    ]
+
+
 def main() -> int:
     """Return the command. Returns 1 if there is a riddle."""
     paths = [Path(path) for path in sys.argv[1:] or ("src",)]
     files = [
         f for path in paths for f in ([path] if path.is_file() else sorted(path.rglob("*.py")))
     ]
-    number = 0
+    number = number_long = 0
     for file in files:
-        for line, text in riddles(ast.parse(file.read_text("utf-8"))):
+        tree = ast.parse(file.read_text("utf-8"))
+        for line, text in riddles(tree):
             print(f"{file}:{line}: {text.splitlines()[0]}")
             number += 1
+        for line, text in long_sentences(tree):
+            print(f"{file}:{line}: {' '.join(text.split())}")
+            number_long += 1
     print(f"{number:,} docstrings begin with a word that names nothing")
-    return 1 if number else 0
+    print(f"{number_long:,} sentences have more than {WORDS_MAX} words")
+    return 1 if number + number_long else 0
 
 
 if __name__ == "__main__":

@@ -261,8 +261,8 @@ class UnfitRecordError(RecordError):
 
     def __init__(self, fault: str) -> None:
         super().__init__(
-            f"the job's record was not written by a leader: {fault}; if no leader "
-            "replaces it, remove the record or use another run id"
+            f"the job's record was not written by a leader: {fault}. A leader that runs writes its "
+            "own again; if none runs, remove the record or use another run id"
         )
         self.fault = fault
         """The field, its value and the valid values."""

@@ -125,8 +125,8 @@ def why_not_there(path: str, *, may_part: bool) -> str:
     if not may_part or os.path.lexists(path) or not (local := local_file_system(path)):
         return ""
     return (
-        f"it does not exist, and would lie on {local}, which other machines do not see: mount it, "
-        "or mkdir it if all nodes run here"
+        f"it does not exist, and would lie on {local}, a file system that other machines do not "
+        "see: mount it. If all nodes run on this machine, make it with mkdir"
     )
 
 

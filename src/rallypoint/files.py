@@ -40,11 +40,11 @@ def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
     elif scheme := _scheme(text):
         raise ValueError(f"{needs}, and {scheme}... is none: give a path of this machine")
     elif is_unset_variable(text):
-        raise ValueError(f"{needs}: no shell has replaced the variable; give the path itself")
+        raise ValueError(f"{needs}: the variable was not expanded by a shell; give the path itself")
     elif expand and text.startswith("~"):
         home = text.partition("/")[0]
         if (path := os.path.expanduser(text)) == text:
-            raise ValueError(f"{needs}: {home} is no home that is known here; give the path itself")
+            raise ValueError(f"{needs}: {home} is not a known home directory; give the path itself")
         return path
     return text
 

@@ -115,8 +115,8 @@ KNOWN: tuple[Known, ...] = (
     _name("2.13", name="elastic_launch(health_check_server=), launch_agent(health_check_server=)",
           here="the agent answers by itself where its port is given", effect=False),
     _variable("2.13", name="TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", effect=False,
-              here="`--hang-timeout` ends a round whose workers stop making progress, in whatever"
-                   " state, and says what they wait for in the kernel"),
+              here="`--hang-timeout` ends a round whose workers have reported progress and then"
+                   " make none, in any state, and says what they wait for in the kernel"),
     _behaviour("2.13", name="a health check server starts before the rendezvous, and serves through"
                " the exit barrier", here="the agent answers from when it has found the coordinator"
                " until it ends"),
@@ -126,8 +126,8 @@ KNOWN: tuple[Known, ...] = (
     _behaviour("2.14", name="`${hostname}` in a template of prefixes, the variable's too"),
     _behaviour("2.14", name="`--numa-binding` asks `torch.accelerator` for the devices",
                here="NVIDIA's library is asked, without torch"),
-    _behaviour("2.14", name="`init_method=\"tcp://...\"` with another address than the agent's"
-               " store: rank 0 opens a store there (up to 2.13 all ranks time out)",
+    _behaviour("2.14", name="`init_method=\"tcp://...\"` at another address than the agent's store"
+               " has rank 0 host a store there; up to 2.13 all ranks wait 30 minutes for one",
                here="a worker's torch decides: see [init-method](init-method.md)"),
     _name("2.14", name="ErrorHandler.maybe_enrich_signal_failure_message",
           here="the same name and parameters; what it returns is logged"),

@@ -83,7 +83,7 @@ def test_A4_hang_timeout_says_once_that_no_worker_tells_its_steps(impatient: Clu
     a, b = impatient.running("a", "b", log_dir=str(impatient.folder / "logs"), max_restarts=1)
     said = a.wait_event("notice", "--hang-timeout").message
     assert said == (
-        "--hang-timeout 1.5 sees no hang yet: no worker of this node has told a step; call "
+        "--hang-timeout 1.5 can't see a hang yet: no worker of this node has reported a step; call "
         "rallypoint.worker.progress(step), or give --progress-pattern"
     )
     impatient.order("sys.exit(1)", round=0, rank=0)
@@ -100,7 +100,7 @@ def test_A15_a_start_without_any_step_is_a_hang_when_its_own_time_is_over(
     impatient.options["hang_timeout"] = "60,start=1.5"
     a, b = impatient.running("a", "b", max_restarts=1, log_dir=str(impatient.folder / "logs"))
     ended = a.wait_event("round_ended", "no progress for", round=0).message
-    assert "no step since its start, and which rank hangs is not known: see all stacks" in ended
+    assert "no step since its start; which rank hangs is unknown: see all stacks" in ended
     impatient.wait_workers(2, round=1)
     impatient.order(AHEAD, round=1, rank=0)
     impatient.end_well(a, b)

@@ -37,7 +37,7 @@ def test_A5_the_others_go_on_after_a_notice(cluster: Cluster, tmp_path: Path) ->
     cluster.wait_workers(2, round=0)
     notice.touch()
     assert b.wait_exit() == 143
-    a.wait_event("round_ended", f"node b is leaving: the notice {notice} is there", round=0)
+    a.wait_event("round_ended", f"node b is leaving: the notice file {notice} exists", round=0)
     cluster.wait_workers(1, round=1)
     cluster.end_well(a)
 

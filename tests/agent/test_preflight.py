@@ -177,7 +177,7 @@ def test_A10_a_try_that_is_killed_is_no_success_and_a_bug_holds_no_machine_back(
     tmp_path: Path,
 ) -> None:
     killed = known(try_(tmp_path, write=kill))
-    assert killed.text.endswith("the process that tried it was killed by SIGKILL")
+    assert killed.text.endswith("the process of this test was killed by SIGKILL")
     assert killed.lacking is not None
     assert try_(tmp_path, write=fail) is None
 

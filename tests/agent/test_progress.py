@@ -64,7 +64,7 @@ def test_R1_a_person_is_told_that_the_workers_do_not_fit_yet() -> None:
     settings = SharedSettings("job", 1, 4, world_multiple_of=16)
     told = JobStatus("forming", 3, 3, 0, 0, 0, 0, 0, 0)
     what = waiting_for(WorkersState(NodeSettings(1, 5.0, 5.0, ())), told, settings)
-    assert what == "a round of a multiple of 16 workers (3 nodes joined)"
+    assert what == "enough nodes for a multiple of 16 workers (3 nodes joined)"
 
 
 def test_L5_a_node_says_whom_the_new_leader_waits_for_how_long_and_why() -> None:

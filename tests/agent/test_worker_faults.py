@@ -41,7 +41,7 @@ async def test_what_a_worker_writes_to_its_wake_up_pipe_is_told_once_and_others_
     os.close(fd)
     shm.close()
     (line,) = told
-    assert line.startswith("what a worker wrote to shared memory can't be handled: unexpected Over")
+    assert line.startswith("the shared memory of a worker can't be read: unexpected Over")
     assert shm.faults.total == 2
     assert unhandled == []
 

@@ -12,7 +12,7 @@ from tests.harness.cluster import AgentProcess, Cluster, at_a_terminal
 from tests.harness.commands import drain, is_refused, line_of, start
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-UNASKED = "no checkpoint was saved: no worker listens for such requests"
+UNASKED = "no checkpoint was saved: no worker checks for such requests"
 
 
 @pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])

@@ -124,7 +124,7 @@ def test_without_a_name_there_is_a_table_or_a_line_that_says_what_to_give(
         is_refused(
             done, 2, f"rallypoint {name}: {place.endpoint}: several jobs are there (stuck-0,"
         )
-        assert " more): say which by --job ID" in done.stderr
+        assert " more): choose one by --job ID" in done.stderr
         return
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()

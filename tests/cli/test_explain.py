@@ -38,14 +38,14 @@ def explained(line: str, **environ: str) -> dict[str, str]:
         ("", {"PET_RDZV_ID": "digits"}, "job", "digits [PET_RDZV_ID=digits]"),
         ("--rdzv-id a", {"PET_RDZV_ID": "digits"}, "job", "a [--rdzv-id a]"),
         ("", {}, "a worker fails", "the job fails [default]"),
-        ("", {}, "progress", "told by rallypoint.worker.progress [default]"),
+        ("", {}, "progress", "reported by rallypoint.worker.progress [default]"),
         (
             "",
             {"RALLYPOINT_PROGRESS_PATTERN": "megatron"},
             "progress",
             (
                 "read in the workers' output, which passes the relay, as megatron prints it; or"
-                " told by rallypoint.worker.progress [RALLYPOINT_PROGRESS_PATTERN=megatron]"
+                " reported by rallypoint.worker.progress [RALLYPOINT_PROGRESS_PATTERN=megatron]"
             ),
         ),
         (
@@ -54,7 +54,7 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "progress",
             (
                 "read in the workers' output, which passes the relay, by (?P<step>[0-9]+)/; or"
-                " told by rallypoint.worker.progress [--progress-pattern (?P<step>[0-9]+)/]"
+                " reported by rallypoint.worker.progress [--progress-pattern (?P<step>[0-9]+)/]"
             ),
         ),
         (
@@ -62,7 +62,8 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             {},
             "a worker fails",
             (
-                "all start again, 3 times in 60 s; then the job fails; at once if it ends with 2"
+                "all workers restart, 3 times in 60 s; then the job fails; at once if it ends "
+                "with 2"
                 " [--max-restarts 3, --restart-window 60, --no-restart-on 2]"
             ),
         ),
@@ -71,23 +72,24 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             {},
             "a worker fails",
             (
-                "all start again, 9 times; then the job fails, or after 3 equal failures in a row"
-                " without progress (one that is not charged, as on a machine that is held back,"
-                " does not count) [--max-restarts 9, --max-no-progress 3]"
+                "all workers restart, 9 times; then the job fails, or after 3 equal failures in "
+                "a row"
+                " without progress (failures that are not charged, as on a machine that is held"
+                " back, do not count) [--max-restarts 9, --max-no-progress 3]"
             ),
         ),
         (
             "--history told.jsonl",
             {},
             "history",
-            "the node that hosts the job appends what happens to told.jsonl [--history told.jsonl]",
+            "the node that hosts the job appends its events to told.jsonl [--history told.jsonl]",
         ),
         (
             "",
             {"RALLYPOINT_HISTORY": "told/"},
             "history",
             (
-                "the node that hosts the job appends what happens to a file in told/ with the job's"
+                "the node that hosts the job appends its events to a file in told/ with the job's"
                 " name [RALLYPOINT_HISTORY=told/]"
             ),
         ),
@@ -114,8 +116,8 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             {},
             "workers stop",
             (
-                "25 s from SIGTERM to SIGKILL when the job ends, 5 s when it restarts; what a"
-                " worker has started gets the signal when the worker has ended [--signal-scope"
+                "25 s from SIGTERM to SIGKILL when the job ends, 5 s when it restarts; child"
+                " processes of a worker get the signal when the worker has ended [--signal-scope"
                 " worker]"
             ),
         ),
@@ -149,7 +151,7 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "rendezvous",
             (
                 "any node leads the job, and another takes over from it; its record is in the"
-                " directory /where/i/am/d; a leader acts 10 s without it [--rdzv-backend file,"
+                " directory /where/i/am/d; a leader may act 10 s without it [--rdzv-backend file,"
                 " --rdzv-endpoint d]"
             ),
         ),
@@ -164,8 +166,8 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             {"RALLYPOINT_TOPOLOGY": "rack-1"},
             "ranks",
             (
-                "by topology (here rack-1), then by the node's name, n2 before n10; kept by those"
-                " that stay, and whoever comes for a lost one takes its rank"
+                "by topology (here rack-1), then by the node's name, n2 before n10; nodes"
+                " that stay keep their rank, and a replacement takes that of a lost node"
                 " [RALLYPOINT_TOPOLOGY=rack-1]"
             ),
         ),
@@ -173,7 +175,7 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "--nnodes 4 --rdzv-endpoint node-a --world-multiple-of 8",
             {},
             "workers in all",
-            "a multiple of 8; nodes that are too many for that stand by [--world-multiple-of 8]",
+            "a multiple of 8; surplus nodes stand by [--world-multiple-of 8]",
         ),
         (
             "--rdzv-backend theirs --rdzv-endpoint x",
@@ -191,7 +193,7 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "--keep-env PMI_RANK",
             {"SLURM_PROCID": "0", "PMI_RANK": "2", "SLURM_JOB_ID": "7"},
             "environment",
-            "no worker gets what describes this agent's task: SLURM_PROCID [--keep-env PMI_RANK]",
+            "workers do not get variables of this agent's task: SLURM_PROCID [--keep-env PMI_RANK]",
         ),
     ],
 )

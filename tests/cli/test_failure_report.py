@@ -46,7 +46,7 @@ def test_a_node_without_a_place_goes_by_the_size_of_the_job() -> None:
 def test_a_node_that_was_drained_does_not_say_that_the_end_of_the_job_is_kept() -> None:
     failed = Finish(FinishKind.VERDICT, Verdict(Outcome.FAILED, "why", 0))
     drained = Finish(FinishKind.SIGNAL, None, 15, f"{LEFT}: it was drained")
-    ends = {"its end ": failed, "what this node knows of the job ": drained}
+    ends = {"its end ": failed, "this node's record of the job ": drained}
     for text, finish in ends.items():
         how = verdict_view(JobEnd(finish, "job", 0, 1.0))
         assert kept_text(how, "/kept/a", "/kept", "").startswith(f"{text}is kept: ")

@@ -98,7 +98,7 @@ def test_another_json_file_beside_the_summaries_is_passed_over_and_named(
     out, err = capsys.readouterr()
     assert out == "the job failed: because\n"
     named = "config.json, old.json"
-    assert err == f"rallypoint verdict: passed over files that are no summary: {named}\n"
+    assert err == f"rallypoint verdict: ignored files that are no summary: {named}\n"
 
 
 def test_a_summary_that_can_not_be_read_is_not_passed_over(

@@ -279,7 +279,7 @@ def test_where_nobody_says_how_it_ended_there_is_no_verdict() -> None:
     made.hears("a", ended(1))
     made.loses("b")
     assert made.code == 75
-    assert made.said[-1] == "rallypoint: no agent has told how the job ended"
+    assert made.said[-1] == "rallypoint: no agent reported how the job ended"
     assert "a: its agent exited with code 1" in made.said
 
 

@@ -19,7 +19,7 @@ from rallypoint.cli.watch.asking.reach import TAKEOVER_S
 
 LIMIT_S = TAKEOVER_S + 60.0
 GONE = re.compile(
-    r"rallypoint: job job: the coordinator went away: looking for it, or another, for "
+    r"rallypoint: job job: the coordinator went away: looking for a coordinator, for "
     rf"{TAKEOVER_S:g} s at most\n"
     rf"rallypoint: no coordinator of job job answers for {TAKEOVER_S:g} s: the node that hosted it "
     r"is lost, or the job has ended\n\Z"

@@ -150,22 +150,23 @@ LACKING = {
 }
 REFUSED = {
     "": "the line is missing; for example: rallypoint migrate 'torchrun train.py'",
-    "python train.py": "python: no launcher that is known here: torchrun, torch.distributed.run, ",
-    "cd x && torchrun t.py": "cd: no launcher that is known here: ",
+    "python train.py": "python: unknown launcher; known are torchrun, torch.distributed.run, ",
+    "cd x && torchrun t.py": "cd: unknown launcher; known are ",
     "accelerate launch t.py": "accelerate starts torchrun itself: rallypoint shim accelerate ... ",
     "torchrun 't.py": "a quote is not closed: 't.py",
     "torchrun --nnodes 2 t.py": "--nnodes 2: several nodes need an endpoint; start each one with",
     "torchrun --nproc-per-node two t.py": "--nproc-per-node two: needs a number, or one of ",
     "torchrun --from-2030 t.py": "--from-2030: unknown option",
     "torchrun --standalone": "the script is missing; for example: rallypoint run --nproc-per-nod",
-    "horovodrun --nope 3 x": "--nope: not known here as an option of horovodrun: leave it out, and",
+    "horovodrun --nope 3 x": "--nope: unknown option of horovodrun: leave it out, and",
     "horovodrun -np": "-np: needs a value",
-    "deepspeed": "deepspeed: the program that it starts is missing",
+    "deepspeed": "deepspeed: the program to start is missing",
     "mpirun -np 2 ./a : -np 3 ./b": "several programs in one job (:) have no equivalent: start ",
     "mpirun -np 16 -npernode 8 python t.py": "16 processes, 8 on each node, and no hosts: give ",
     "mpirun -np 2 -H a:0,b ./t.py": "--hosts a:0,b: ",
-    "srun -n 16 python t.py": "srun: the number of tasks on each node is missing: give ",
-    "srun -n 4 -N 2 -c $C python t.py": "srun: --cpus-per-task: needs a number, which is then",
+    "srun -n 16 python t.py": "srun: the number of tasks per node is missing: give "
+    "--ntasks-per-node N",
+    "srun -n 4 -N 2 -c $C python t.py": "srun: --cpus-per-task: needs a number: that of all",
 }
 
 
@@ -224,16 +225,19 @@ def test_a_line_that_can_not_be_translated(line: str, capsys: pytest.CaptureFixt
     ("line", "says"),
     [
         ("torchrun --max-restarts 3 t.py", "--max-restarts counts the failures of the whole job"),
-        ("torchrun --nnodes 2 --rdzv-endpoint h t.py", "nodes prove by a token that they belong"),
+        ("torchrun --nnodes 2 --rdzv-endpoint h t.py", "nodes authenticate with a shared token"),
         ("torchrun --monitor-interval 5 t.py", "--monitor-interval 5 has no effect: exits are no"),
-        ("torchrun ${ARGS[@]} t.py", "${ARGS[@]}: its options are not looked at"),
+        ("torchrun ${ARGS[@]} t.py", "${ARGS[@]}: its options are ignored"),
         ("horovodrun -np 2 python t.py", "hvd.init() finds no launcher of Horovod: the program"),
         ("mpirun -np 2 ./a", "MPI_Init finds no launcher of MPI: the program reads RANK, WORLD_S"),
         ("mpirun -np 2 -mca a b ./a", "-mca: it is for MPI itself, which starts no worker"),
-        ("mpirun -H a,b -np 2 ./t.py", "ssh must reach the hosts without a question, and rally"),
+        ("mpirun -H a,b -np 2 ./t.py", "ssh must reach the hosts without a password, and rally"),
         ("srun python t.py", "srun starts one agent on each node, which starts the workers: the"),
-        ("ft_launcher t.py", "heartbeats of RankMonitorClient are not heard: workers tell their"),
-        ("deepspeed t.py", "no hostfile: this machine alone, though DeepSpeed has /job/hostfile"),
+        ("ft_launcher t.py", "heartbeats of RankMonitorClient are ignored: report steps by rall"),
+        (
+            "deepspeed t.py",
+            "no hostfile: only this machine is used; DeepSpeed would read /job/hostfile",
+        ),
         ("torchrun t.py --nnodes 2", "--nnodes stands behind t.py, so it belongs to the script"),
     ],
 )

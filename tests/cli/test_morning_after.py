@@ -100,7 +100,9 @@ def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster:
     agents[0].kill()
     told = command(cluster, state, "status", f"127.0.0.1:{cluster.port}")
     assert told.returncode == 75
-    assert "; agents on this machine look for it (b): rallypoint status ~/" in told.stderr
+    assert (
+        "; agents on this machine look for the coordinator (b): rallypoint status ~/" in told.stderr
+    )
     agents[1].kill()
     told = command(cluster, state, "status", f"127.0.0.1:{cluster.port}")
     assert told.returncode == 0, told.stderr

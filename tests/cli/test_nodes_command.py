@@ -22,7 +22,7 @@ def test_A11_a_person_excludes_a_machine_and_allows_it_again(cluster: Cluster, b
     cluster.wait_workers(2, round=0)
     assert nodes(cluster) == ["no machine is held back"]
     (said,) = nodes(cluster, "exclude", "b")
-    assert said.startswith("the machine of node b takes part in no round any more; ")
+    assert said.startswith("the machine of node b is excluded from all further rounds; ")
     assert said.endswith("rallypoint nodes allow b lets it in again")
     assert b.wait_exit() == 143
     cluster.wait_workers(1, round=1)

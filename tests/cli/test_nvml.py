@@ -126,4 +126,7 @@ def test_a_library_without_its_driver_leaves_the_question_to_torch(
     env = driver | {"NVML_TEST_NO_DRIVER": "1"}
     run = ended(agent(tmp_path, "--nproc-per-node=gpu", program=WORKER, env=env), 0)
     assert run.told("world") == ["3"] * 3
-    assert "torch is asked, which takes seconds: NVIDIA's library can't reach its" in run.err
+    assert (
+        "asking torch for the devices, which takes seconds: NVIDIA's library can't reach its"
+        in run.err
+    )

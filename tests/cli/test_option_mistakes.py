@@ -132,8 +132,8 @@ OTHERS: tuple[tuple[str, str], ...] = (
     (
         "--rdzv-backend file --rdzv-endpoint d train.py",
         (
-            "--rdzv-backend file: a directory may hold many jobs: give --rdzv-id, the same on "
-            "all nodes of this job, like --rdzv-id my-job-1"
+            "--rdzv-backend file: a directory may hold many jobs: give --rdzv-id, the same "
+            "for all nodes of this job, like --rdzv-id my-job-1"
         ),
     ),
     (

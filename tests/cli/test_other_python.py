@@ -24,7 +24,8 @@ def hint(
 def test_the_python_of_the_path_is_named() -> None:
     (line,) = hint(programs=("/usr/bin/python3",))
     assert line == (
-        f"    what to do: the workers were run by {OWN}, as rallypoint is; if torch is installed "
+        f"    what to do: the workers ran with {OWN}, the interpreter of rallypoint; if torch "
+        "is installed "
         "for /usr/bin/python3, set PYTHON_EXEC=/usr/bin/python3"
     )
 

@@ -66,7 +66,7 @@ def test_R7_A15_an_older_coordinator_that_would_ignore_the_limits_of_phases_is_r
         ("--export-run-id wandb,neptune", "--export-run-id wandb,neptune: needs one of wandb, "),
         (
             "--export-run-id wandb --nnodes 2 --rdzv-endpoint a",
-            "--export-run-id wandb: needs --rdzv-id: all jobs that nobody named would log to one",
+            "--export-run-id wandb: needs --rdzv-id: without it, all jobs would log to one run",
         ),
         ("--rdzv-conf store_type=shm", "--rdzv-conf store_type=shm: needs one of tcp, file"),
         (

@@ -242,10 +242,10 @@ def test_a_job_that_nobody_named_is_refused(tmp_path: Path, nnodes: str) -> None
         a = cluster.agent("a", hosts=False)
         assert a.wait_exit() == 2
         (line,) = a.lines
-        assert "serves many jobs: give every node" in line
+        assert "give every node of this job the same --rdzv-id" in line
         assert "--rdzv-id" in line
         assert a.workers() == []
-        serve.said("serves many jobs: give every node")
+        serve.said("give every node of this job the same --rdzv-id")
         named = started(cluster, "a", rdzv_id="job", nnodes="1")
         cluster.end_well(named)
 

@@ -182,7 +182,7 @@ def test_a_directory_of_jobs_is_shown_as_a_table(cluster: Cluster, tmp_path: Pat
     assert [line.split()[0] for line in table(cluster).splitlines()[1:]] == ["first", "second.one"]
     either = rallypoint(cluster, "events", shared)
     assert either.returncode == 2
-    assert "several jobs are there (first, second.one): say which by --job ID" in either.stderr
+    assert "several jobs are there (first, second.one): choose one by --job ID" in either.stderr
     cluster.end_well(a, b)
     _, first, second = table(cluster).splitlines()
     assert re.match(r"first +succeeded .* all workers exited with code 0", first)
@@ -213,7 +213,7 @@ def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path
         (nobody, 75, "can't reach the coordinator"),
         (too_many, 2, "two: unexpected"),
         (its_name, 75, "; if train-8.invalid is the name of the job, --job train-8.invalid; if "),
-        (its_name, 75, "if it is a node, name its job in place of it (--job ID); nothing of it"),
+        (its_name, 75, "if it is a node, give the name of its job (--job ID); nothing of it"),
         (no_directory, 2, "/does/not/exist: there is no such directory"),
         (gone, 75, "can't reach the coordinator"),
     ):
@@ -338,7 +338,7 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     ended, where = over.stdout.rstrip().split(" (", 1)
     assert ended == "job job: the job has ended: all workers exited with code 0"
     assert re.fullmatch(
-        r"node [ab] led it last: there, the same command shows what is kept\)", where
+        r"node [ab] led it last, and keeps the rest: use this command there\)", where
     )
 
 

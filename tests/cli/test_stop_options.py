@@ -35,7 +35,10 @@ def test_A5_a_node_leaves_before_its_time_is_over(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--stop-before 60", "--stop-before 60 has no effect without the time of the end: give"),
+        (
+            "--stop-before 60",
+            "--stop-before 60 has no effect without an end time: give --stop-at T",
+        ),
         ("--stop-at NONE --stop-before 60", "--stop-at NONE: there is no end, so --stop-before 60"),
         ("--stop-at 1700000000 --stop-before 60", "--stop-at 1700000000: it is over, or more than"),
         ("--stop-at 2700000000 --stop-before 60", "--stop-at 2700000000: it is over, or more than"),

@@ -231,11 +231,11 @@ def test_paths_of_other_machines_are_not_looked_up_in_this_home(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("~nobody-of-that-name/x", "~nobody-of-that-name is no home that is known here"),
+        ("~nobody-of-that-name/x", "~nobody-of-that-name is not a known home directory"),
         ("dbfs:/x", "dbfs:/... is none"),
         ("s3:/b/x", "s3:/... is none"),
         ("file:x", "file:///PATH, without a host"),
-        ("$(pwd)/x", "no shell has replaced the variable"),
+        ("$(pwd)/x", "the variable was not expanded by a shell"),
     ],
 )
 def test_no_directory_of_an_odd_name_is_made_for_what_is_no_path(text: str, why: str) -> None:
@@ -257,7 +257,7 @@ def test_blanks_behind_the_word_before_a_path_are_no_part_of_it() -> None:
 def test_an_endpoint_tells_that_no_shell_has_replaced_its_variable() -> None:
     for text in ("$HEAD:29400", "${HEAD}:29400", "$(hostname):29400"):
         assert refusal(f"--nnodes 2 --rdzv-endpoint {text} train.py").endswith(
-            "needs a host name or an address: no shell has replaced the variable"
+            "needs a host name or an address: the variable was not expanded by a shell"
         )
 
 

@@ -304,7 +304,7 @@ def test_a_short_job_without_a_fault_is_quiet() -> None:
 def test_only_a_long_job_is_told_how_its_steps_can_be_known() -> None:
     assert goodput_line(spent(599.0, None, faults=1)) == []
     assert goodput_line(spent(600.0, None)) == [
-        "    goodput: no steps are known of these 10 min 0 s (--progress-pattern reads them)"
+        "    goodput: no steps were reported in these 10 min 0 s (--progress-pattern reads them)"
     ]
 
 
@@ -333,7 +333,7 @@ SHARED = "--rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes sh
         (StopConfig(is_slurms=True), f"{SHARED} nodes continue when one leaves"),
         (
             StopConfig(is_slurms=True, limit_in_s=3600.0),
-            "the time limit is over: --stop-before 120 has workers save a checkpoint before it",
+            "the time limit is over: with --stop-before 120 workers save a checkpoint before it",
         ),
         (StopConfig(is_slurms=True, limit_in_s=3600.0, leave_in_s=3480.0), ""),
         (StopConfig(is_slurms=True, limit_in_s=7200.0), SHARED),

@@ -39,9 +39,7 @@ def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, se
     a, b = cluster.running("a", "b", hosts=None if serves else True, max_restarts=1)
     nobody = ask(cluster, "checkpoint")
     assert nobody.returncode == 1
-    assert nobody.stdout.startswith(
-        "no worker looks whether a person wants a checkpoint: call rallypoint."
-    )
+    assert nobody.stdout.startswith("no worker checks for checkpoint requests: call rallypoint.")
     cluster.order(LISTENS, round=0)
     cluster.order(SAVES, round=0)
     done = ask(cluster, "checkpoint")

@@ -191,7 +191,7 @@ def test_A10_a_node_that_does_not_reach_the_store_says_so_and_waits_on(tmp_path:
         port = closed.getsockname()[1]
     with asking(port) as asks, waiting(tmp_path, asks, "--machine-id=rack-7") as run:
         eventually(lambda: asks.proved, "its answer")
-        run.wait_said("the round that runs goes on without this node: node ")
+        run.wait_said("the current round continues without this node: node ")
         run.send(signal.SIGTERM)
         assert run.wait() == 128 + signal.SIGTERM
     [proved] = asks.proved

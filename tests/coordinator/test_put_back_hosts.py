@@ -53,7 +53,7 @@ class Leading(LeadingProcess):
         return found
 
     async def check_claims_anew(self, newest: LeadRecord) -> None:
-        """Once it leads no more it claims the job again, above its newest record, and goes on with
+        """Once it no longer leads it claims the job again, above its newest record, and continues
         it."""
         with closing(LeadingProcess(self.register, 1, memory=self.memory)) as again:
             await again.claim()
@@ -136,7 +136,7 @@ async def test_L9_a_leader_gives_way_to_what_an_agent_was_told_and_claims_above_
         assert host.attach(hello).is_closed, "it finds the next leader"
         await asyncio.sleep(0)
         assert host.led.of("job") is None
-        assert "leads no more: a node knows a newer record" in "".join(host.records)
+        assert "no longer leads: a node knows a newer record" in "".join(host.records)
         attached = await host.attach(hello).told(m.Attached)
         assert attached.incarnation == 1 != begun.incarnation
         assert register.record.epoch.number == 6
@@ -170,7 +170,9 @@ async def test_L9_a_leader_writes_its_own_record_over_one_that_no_leader_writes(
     register.put(mad(replace(newest, epoch=Epoch(2, 99)), **MAD[what]))
     leading.leadership.changed()
     why = await leading.ended()
-    assert why.startswith("its register holds a record that no leader writes: record.job.")
+    assert why.startswith(
+        "its register holds a record that was not written by a leader: record.job."
+    )
     assert not leading.leadership.is_sure
     await leading.check_claims_anew(newest)
 

@@ -1,4 +1,4 @@
-"""What a leader does from its claim until it leads no more."""
+"""What a leader does from its claim until it no longer leads."""
 
 from __future__ import annotations
 

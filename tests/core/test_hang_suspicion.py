@@ -85,8 +85,8 @@ def test_A7_where_one_rank_alone_tells_its_steps_its_hang_may_be_of_another() ->
     _, failure = hang.blamed(found, workers=4) or ("", None)
     assert failure is not None
     assert failure.message == (
-        "no progress for 300 s: at step 29, but no other rank tells its steps: another one may "
-        "hang, see all stacks"
+        "no progress for 300 s: at step 29, but no other rank reports its steps: another rank "
+        "may hang, see all stacks"
     )
     _, failure = hang.blamed([StepsFound("a", behind(29, 300.0), 29, known=1)], workers=1) or (
         "",
@@ -152,8 +152,8 @@ def test_A15_a_start_that_takes_too_long_blames_a_rank_unless_others_have_made_s
     stuck = StepsFound("b", behind(-1, 1800.0, phase="start"), -1)
     _, failure = known(hang.blamed([StepsFound("a", None, -1), stuck], workers=4))
     assert failure.message == (
-        "no progress for 1800 s: no step since its start, and which rank hangs is not known: see "
-        "all stacks"
+        "no progress for 1800 s: no step since its start; which rank hangs is unknown: see all "
+        "stacks"
     )
     assert hang.blamed([StepsFound("a", None, 500, known=1), stuck], workers=4) is None
     node_id, failure = known(

@@ -114,7 +114,7 @@ def test_an_older_checkpoint_does_not_answer_a_newer_request_that_was_never_aske
     people.host.step(PersonWants(RESTART))
     people.host.join(A, B)
     people.record()
-    assert people.told[9] == Said("the round has ended before it was asked for", False)
+    assert people.told[9] == Said("the round ended before the checkpoint was requested", False)
 
 
 def test_V4_who_asks_again_while_a_checkpoint_is_saved_hears_what_has_come_of_it() -> None:
@@ -181,7 +181,8 @@ def test_the_machine_of_a_node_that_there_is_not_can_not_be_excluded() -> None:
     assert people.declined[second].startswith("there is no node ''")
     people.record()
     assert people.told[third].text == (
-        "the machine of node a takes part in no round any more; rallypoint nodes allow a lets it "
+        "the machine of node a is excluded from all further rounds; rallypoint nodes allow a "
+        "lets it "
         "in again"
     )
     assert people.declined[people.ask(Subject.ALLOW, "b")] == "node 'b' is not held back; a is"
@@ -202,7 +203,7 @@ def test_a_job_that_is_ending_answers_with_its_verdict() -> None:
 def test_R7_only_a_checkpoint_needs_nodes_of_this_version() -> None:
     people = People()
     assert people.declined[people.ask(CHECKPOINT, older_node="b")] == (
-        "node b runs an older version of Rallypoint, and can't be asked for it"
+        "node b runs an older version of Rallypoint, which does not know this command"
     )
     assert people.ask(RESTART, older_node="b") not in people.declined
 
@@ -218,7 +219,7 @@ def test_L5_what_needs_workers_is_not_known_while_a_coordinator_takes_over(
     assert requests.unknown(Ask(subject, follow=True), "2 nodes") == ""
     ranks = Ask(Subject.STACKS, ranks=(RankRange(0, 1),))
     assert requests.unknown(ranks, "2 nodes") == (
-        "the state of the workers is not known yet: the job waits for 2 nodes: "
+        "the coordinator does not know yet what runs: the job waits for 2 nodes: "
         "try again when rallypoint status shows that it runs"
     )
 

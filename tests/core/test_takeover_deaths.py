@@ -29,7 +29,7 @@ def test_L4_a_node_that_died_with_the_leader_is_not_awaited_once_its_guard_has_t
     e, f = cluster.add("e", "f")
     assert {agent.running for agent in (c, d, e, f)} == {Stamp(1, 1)}
     (text,) = said(cluster)
-    assert text.startswith("took over round 0 with 2 of 4 nodes: the one that led has died (a)")
+    assert text.startswith("took over round 0 with 2 of 4 nodes: the leading node died (a)")
     assert text.endswith(", 1 other node died (b)")
     assert f"node b was lost: {DIED}" not in cluster.job.assigned["c"].why
     assert "and with it b" in cluster.job.assigned["c"].why

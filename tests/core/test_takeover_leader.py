@@ -31,7 +31,7 @@ def test_L4_without_the_dead_node_of_the_leader_the_job_goes_on_at_once() -> Non
     assert cluster.job.assigned["b"].why == (
         "node a was lost: its agent died, and its workers with it, while it led the job"
     )
-    assert said(cluster) == ["took over round 0 with 2 of 3 nodes: the one that led has died (a)"]
+    assert said(cluster) == ["took over round 0 with 2 of 3 nodes: the leading node died (a)"]
 
 
 def test_L4_any_other_node_that_is_missing_is_awaited_for_a_lease() -> None:
@@ -49,7 +49,7 @@ def test_L4_any_other_node_that_is_missing_is_awaited_for_a_lease() -> None:
     assert cluster.end.text.endswith(", and with it c")
     (text,) = said(cluster)
     assert text == (
-        "took over round 0 with 1 of 3 nodes: the one that led has died (a), 1 node did not come "
+        "took over round 0 with 1 of 3 nodes: the leading node died (a), 1 node did not come "
         "back (c)"
     )
 
@@ -138,7 +138,7 @@ def test_L4_nobody_is_awaited_where_only_the_dead_leader_worked() -> None:
     cluster.take_over(DEAD)
     cluster.later(0.0)
     (text,) = said(cluster)
-    assert text.startswith("took over round 0 with 0 of 1 node: the one that led has died")
+    assert text.startswith("took over round 0 with 0 of 1 node: the leading node died")
     (b,) = cluster.add("b")
     assert b.running == Stamp(2, 1)
 

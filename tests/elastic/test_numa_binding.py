@@ -93,6 +93,7 @@ class TorchsOptions:
     should_fall_back_if_binding_fails = False
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("options", [NumaOptions(AffinityMode.EXCLUSIVE), TorchsOptions()])
 def test_start_processes_binds_too(
     tmp_path: Path, options: NumaOptions, monkeypatch: pytest.MonkeyPatch

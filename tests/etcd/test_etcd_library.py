@@ -232,7 +232,7 @@ def test_what_was_done_when_its_answer_was_lost_is_done_once_or_an_error(
             store.set("k", "1")
         proxy.mute()
         outcomes = list(pool.map(outcome, calls.values(), stores.values()))
-    unknown = "an answer was lost, and it is not known whether it was done"
+    unknown = "an answer was lost: it is unknown whether the operation was done"
     assert outcomes == [2, unknown, None, unknown]
     assert EtcdStore(client, f"{prefix}/add").get("k") == b"2"
     assert EtcdStore(client, f"{prefix}/queue_push").queue_len("k") == 1
@@ -371,7 +371,7 @@ def test_a_server_that_does_not_come_to_run_says_why(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BINARY, script(folder, "echo first >&2; echo 'no space' >&2; exit 1"))
-    with pytest.raises(InfrastructureError, match="/etcd does not come to run: no space"):
+    with pytest.raises(InfrastructureError, match="/etcd did not start: no space"):
         EtcdServer().start()
     monkeypatch.setenv(BINARY, script(folder, "exec sleep 600"))
     with pytest.raises(InfrastructureError, match="it does not answer in time"):

@@ -12,7 +12,7 @@ WHERE = "--rdzv-endpoint a --rdzv-id job"
     ("given", "says"),
     [
         ("", "needs --rdzv-endpoint HOST[:2379],..., the members of an etcd that all nodes reach"),
-        ("--rdzv-endpoint a", "an etcd may hold many jobs: give --rdzv-id, the same on all"),
+        ("--rdzv-endpoint a", "an etcd may hold many jobs: give --rdzv-id, the same for all nodes"),
         ("--rdzv-endpoint a:0 --rdzv-id job", "a:0: 0 is not a valid port (1..65535)"),
         ("--rdzv-endpoint a:b --rdzv-id job", "a:b: b is not a valid port (1..65535)"),
         ("--rdzv-endpoint , --rdzv-id job", "needs the endpoints of etcd's members, HOST[:PORT]"),

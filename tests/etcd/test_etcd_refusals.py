@@ -98,7 +98,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         ("user", "wrong", "'user' with this password: see what is in password_file=/"),
         ("user", "", "etcd does not know the user 'user' without a password: give password_file="),
         ("nobody", "user", "etcd does not know the user 'nobody' with this password"),
-        ("idle", "idle", "the user 'idle' may not use what lies under /rallypoint: grant it"),
+        ("idle", "idle", "the user 'idle' may not use the keys under /rallypoint: grant it"),
         ("reader", "reader", "grant it a role with read and write permission there"),
     ],
 )

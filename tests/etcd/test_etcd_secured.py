@@ -3,7 +3,6 @@ plain workers, a real etcd."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterat
     files = ("--cert-file", "server.pem", "--key-file", "server.key")
     words = [str(certificates / word) if "." in word else word for word in files]
     with Etcd(tmp_path_factory.mktemp("etcd"), 1, *words, scheme="https") as server:
-        server.tls = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        server.tls = tls_context(str(certificates / "ca.pem"))
         server.wait_ready()
         add_users(server, user="READWRITE")
         yield server
@@ -49,7 +48,7 @@ def test_L6_a_job_by_tls_and_a_user_is_led_taken_over_and_drained(
         if not any(event.name == "leads" for event in leader.events):
             leader, other = other, leader
         leader.kill()
-        serve.wait_event("taken_over", f"the one that led has died ({leader.name})")
+        serve.wait_event("taken_over", f"the leading node died ({leader.name})")
         cluster.wait_workers(1, round=1)
         left = drain(cluster, other.name, "--rdzv-conf", secrets)
         assert (left.returncode, left.stderr) == (0, "")

@@ -62,7 +62,7 @@ def test_L1_a_coordinator_that_was_replaced_while_it_was_stopped_changes_nothing
     tmp_path: Path,
 ) -> None:
     """The second one takes over its address. A new node comes to the first one, which is awake
-    again, and can't know that it leads no more while its directory hangs: with that node the job
+    again, and can't know that it no longer leads while its directory hangs: with that node the job
     would be full, and without the others, of which it has not heard for long, that node alone."""
     jobs, lease_s = tmp_path / "jobs", 20.0
     with (

@@ -22,7 +22,7 @@ def test_F9_a_newcomer_cut_from_rank_0_ends_no_round_and_joins_when_the_way_is_o
         cluster.network.cut("z", "a")
         z = cluster.agent("z", hosts=False)
         told = z.wait_event("store_unreached").message
-        assert "the round that runs goes on without this node" in told
+        assert "the current round continues without this node" in told
         assert f"node z at {cluster.network.address('z')} could not reach the round store" in told
         m.wait_event("node_held_back", "node z is held back for")
         assert "round_ended" not in [event.name for event in a.events]
@@ -40,7 +40,7 @@ def test_F9_a_node_alone_whose_address_nobody_reaches_runs_on_and_a_newcomer_hea
         [a] = cluster.running("a", local_addr=NOWHERE)
         b = cluster.agent("b", hosts=False)
         told = b.wait_event("store_unreached").message
-        assert "the round that runs goes on without this node" in told
+        assert "the current round continues without this node" in told
         assert "--local-addr" in told
         a.wait_event("node_held_back", "node b is held back for")
         assert "round_ended" not in [event.name for event in a.events]

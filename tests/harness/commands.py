@@ -15,7 +15,7 @@ from tests.harness.prepared import processes
 RALLYPOINT = (sys.executable, "-m", "rallypoint")
 LIMIT_S = 60.0
 LOOKS = (
-    "rallypoint: job job: the coordinator went away: looking for it, or another, for 60 s at most\n"
+    "rallypoint: job job: the coordinator went away: looking for a coordinator, for 60 s at most\n"
 )
 WISHES = {
     "checkpoint": r"the workers of 1 node have saved a checkpoint$",

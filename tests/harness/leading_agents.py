@@ -69,7 +69,7 @@ def lose_leader(cluster: Cluster, agents: list[AgentProcess], first: list[Worker
         agent.wait_event("round_ended", f"node {lost.name} was lost")
     cluster.wait_workers(len(agents), round=1)
     assert not any(worker.is_alive for worker in first)
-    leader_of(*agents).wait_event("taken_over", f"the one that led has died ({lost.name})")
+    leader_of(*agents).wait_event("taken_over", f"the leading node died ({lost.name})")
 
 
 def drain_leader(cluster: Cluster, agents: list[AgentProcess], *words: str) -> None:

@@ -120,7 +120,7 @@ class LeadingProcess:
             self._has_performed.clear()
 
     def keep(self, on_record: Callable[[Record], None] = no_record) -> None:
-        """Renew its record, until it leads no more."""
+        """Renew its record, until it no longer leads."""
         self.leadership.keep(self._ends.put_nowait, on_record)
 
     async def keeps_and_performs(self, gate: Gate) -> None:
@@ -130,11 +130,11 @@ class LeadingProcess:
         await self.wait_performed([HangUp(1)])
 
     async def ended(self) -> str:
-        """Why it leads no more, when that is so."""
+        """Why it no longer leads, when that is so."""
         return await self._ends.get()
 
     def close(self) -> None:
-        """At the very end. Raises AssertionError if it leads no more and nobody has waited for
+        """At the very end. Raises AssertionError if it no longer leads and nobody has waited for
         that."""
         self.thread.close()
         assert self._ends.empty(), self._ends

@@ -270,7 +270,7 @@ class Claiming:
             match effect:
                 case d.Write(record, _):
                     if record.is_vacant:
-                        self.world.say(self.name, "leads no more: it goes")
+                        self.world.say(self.name, "no longer leads: it goes")
                         self._store(record)
                     else:
                         then = self.world.now + self._call_s()
@@ -278,7 +278,7 @@ class Claiming:
                 case Record():
                     self.world.say(self.name, f"says: {effect.text}")
                 case d.Depose(why):
-                    self.world.say(self.name, f"leads no more: {why}")
+                    self.world.say(self.name, f"no longer leads: {why}")
                     self.duties = None
         self._wake_at(duties)
 

@@ -9,7 +9,7 @@ and its leader has left:
     candidate NAME            a process that is no node begins to stand ready
     away NAME | back NAME     the register can't be reached from there; or can again
     vanish NAME               its machine is gone
-    leave NAME                it leads no more, and says so
+    leave NAME                it no longer leads, and says so
     tick S                    so many seconds pass
 
 In a trace `@S` is the time since the beginning. An heir promises each leader that it claims nothing

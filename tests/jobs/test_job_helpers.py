@@ -71,7 +71,7 @@ def test_a_relay_that_is_killed_again_and_again_is_not_replaced_without_end(
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         told = [event.message for event in agent.events if event.name == "relay_replaced"]
-        return any("output goes where the agent's own goes" in message for message in told)
+        return any("output goes to the agent's stdout and stderr" in message for message in told)
 
     wait_until(is_done_without, "no other relay")
     assert not [pid for pid in cluster.processes() if name_of(pid) == "rallypoint-rly"]

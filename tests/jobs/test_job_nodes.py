@@ -32,8 +32,7 @@ def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cl
 
 USED = re.compile(
     r"rallypoint: node id 'b' is used by another running agent at 127\.0\.0\.1:(\d+); "
-    r"this one is at 127\.0\.0\.1:(\d+): give each machine its own --node-id, or leave the "
-    r"option out"
+    r"this one is at 127\.0\.0\.1:(\d+): give each machine its own --node-id, or none"
 )
 
 

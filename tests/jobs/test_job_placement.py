@@ -36,7 +36,7 @@ def test_R1_a_job_of_a_multiple_of_workers_goes_on_with_fewer_nodes_and_grows_ag
         "min_growth_interval": 0,
     }
     a = cluster.agent("a", 2)
-    a.wait_event("waiting", "a round of a multiple of 4 workers (1 node joined)")
+    a.wait_event("waiting", "enough nodes for a multiple of 4 workers (1 node joined)")
     b = cluster.agent("b", 2)
     cluster.wait_workers(4, round=0)
     c = cluster.agent("c", 2)

@@ -34,7 +34,7 @@ def test_L4_two_agents_killed_at_once_the_leader_among_them_are_awaited_by_nobod
         other.kill()
         said = took_over(others)
         # Nobody was given up because a lease was over.
-        assert f"the one that led has died ({leader.name})" in said
+        assert f"the leading node died ({leader.name})" in said
         assert f"1 other node died ({other.name})" in said
         assert "did not come back" not in said
         after = cluster.wait_workers(2, round=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable
 from http.client import HTTPSConnection
 from typing import Any
@@ -18,7 +17,7 @@ Ask = Callable[..., tuple[int, Any]]
 @pytest.fixture
 def ask(api: KubernetesApi, pod: Pod) -> Ask:
     """(method, name and query, body, token) -> status, and what the body of the answer is."""
-    tls = ssl.create_default_context(cafile=str(pod.folder / "ca.crt"))
+    tls = tls_context(str(pod.folder / "ca.crt"))
 
     def asked(
         method: str, name: str = "", body: Any = None, token: str | None = pod.token

@@ -254,7 +254,9 @@ def test_torch_is_asked_where_only_torch_can_tell_and_that_is_said_before(
     assert count(word, nvidia, torch, tmp_path, **environ) == 3
     assert module in torch.asked[0]
     (line,) = torch.told
-    assert line.startswith(f"--nproc-per-node {word}: torch is asked, which takes seconds: ")
+    assert line.startswith(
+        f"--nproc-per-node {word}: asking torch for the devices, which takes seconds: "
+    )
 
 
 @pytest.mark.parametrize("answer", [None, "", "0", "no torch here"])

@@ -145,7 +145,7 @@ def said(environment: Environment, folder: Path, *words: str) -> tuple[int, str]
         (["--rdzv-backend=shelf"], "--rdzv-backend shelf: needs --rdzv-endpoint HOST:PORT of a"),
         (
             ["--rdzv-backend=shelf", "--rdzv-endpoint=h:1"],
-            "--rdzv-backend shelf: a shelf may hold many jobs: give --rdzv-id, the same on all",
+            "--rdzv-backend shelf: a shelf may hold many jobs: give --rdzv-id, the same for all",
         ),
         (
             ["--rdzv-backend=shelf", "--rdzv-endpoint=h", "--rdzv-id=j"],

@@ -86,7 +86,8 @@ def test_nodes_that_have_a_directory_each_hear_that_no_other_one_comes(tmp_path:
         agent(homes[1], *BY_DIRECTORY, *where, program=WORKER) as second,
     ):
         assert (first.wait(), second.wait()) == (75, 75)
-    said = "no other node has come for 8 s: see that all nodes have the same --rdzv-id, and that "
+    said = "no other node has joined for 8 s: check that all nodes have the same --rdzv-id, and "
+    "that "
     for home, run in zip(homes, (first, second), strict=True):
         assert run.err.count(said) == 1, run.err
         line = next(line for line in run.said if said in line)

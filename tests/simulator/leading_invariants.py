@@ -105,7 +105,7 @@ class LeadingInvariants(LedInvariants):
         if not is_new:
             return ""
         who = self._led_by[new.leader.process.pid]
-        how = "is dead" if new.is_dead else "leads no more" if new.is_vacant else "leads"
+        how = "is dead" if new.is_dead else "no longer leads" if new.is_vacant else "leads"
         return f"{who} {how} (epoch {new.epoch.number})"
 
     def unstored(self) -> None:

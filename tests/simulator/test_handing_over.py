@@ -40,7 +40,7 @@ def test_L2_a_leader_hands_over_to_an_heir_that_has_offered_for_a_while_to_lead(
     lead.heard(beat(THERE), LATE_S + LONELY_S, HEIR)
     assert lead.hand_over(LATE_S + LONELY_S)
     assert lead.successor == THERE
-    assert not lead.is_sure(0.0), "it leads no more"
+    assert not lead.is_sure(0.0), "it no longer leads"
 
 
 def test_L2_a_leader_leads_on_if_who_has_offered_takes_that_back_or_is_silent() -> None:

@@ -62,7 +62,7 @@ def test_L4_a_leader_whose_guard_has_marked_its_death_costs_no_wait() -> None:
     job = Job(Fault(AT_S, "kill", LEADER), Fault(AT_S, "start", "x1"))
     assert job.rounds == [Stamp(job.rounds[0].incarnation, number) for number in range(2)]
     assert job.worlds[1].formed_at < AT_S + 2.0
-    assert job.said("took over round 0 with 2 of 3 nodes: the one that led has died") == 1
+    assert job.said("took over round 0 with 2 of 3 nodes: the leading node died") == 1
 
 
 def test_L4_a_leader_that_is_cut_off_ends_its_workers_before_the_next_round_begins() -> None:

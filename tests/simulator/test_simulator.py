@@ -77,7 +77,7 @@ def test_L2_a_leader_that_is_cut_off_twice_in_one_round_ends_no_job() -> None:
     """Both times another node can lead, and the workers of the others go on to the end."""
     (path,) = (each for each in PLANS if each.stem == "a-leader-is-cut-off-twice-in-one-round")
     transcript = hold(read_plan(path)).transcript
-    assert sum("leads no more: it does not hear 2 of 3" in line for line in transcript) == 2
+    assert sum("no longer leads: it does not hear 2 of 3" in line for line in transcript) == 2
     assert any("job succeeded" in line for line in transcript)
 
 

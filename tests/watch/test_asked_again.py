@@ -82,7 +82,7 @@ async def test_a_checkpoint_of_a_round_that_has_ended_meanwhile_is_not_said_to_b
     (said,) = again(place, Subject.CHECKPOINT).said
     assert (said.is_done, said.text) == (
         False,
-        "the round has ended: whether it was saved before is not known",
+        "the round has ended: it is unknown whether a checkpoint was saved before",
     )
 
 
@@ -94,7 +94,7 @@ async def test_what_was_wanted_of_an_earlier_life_of_a_job_is_not_done_to_the_ne
     request = m.Ask(subject, nodes=("node-0",), incarnation=life, asked_in=0)
     person = place.asks(request)
     assert person.refusal == (
-        "the job has begun anew since this was asked for: it is not done to the new one"
+        "the job was started anew since this request, which is not applied to the new one"
     )
     assert rounds_ended(place) == 0
     assert not place.nodes[0].all(m.DrainWanted)

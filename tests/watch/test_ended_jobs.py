@@ -341,4 +341,7 @@ def test_logs_of_an_ended_job_say_that_a_host_was_taken_for_a_node(
 ) -> None:
     (path,) = (home / "state" / "kept").glob("train-7-*")
     assert logs.run(["vm-7", str(path)]) == 0
-    assert "; vm-7 is taken for a node: a job's host is vm-7:PORT\n" in capsys.readouterr().err
+    assert (
+        "; vm-7 was read as a node: for the host of a job, write vm-7:PORT\n"
+        in capsys.readouterr().err
+    )

@@ -60,7 +60,7 @@ def test_nodes_whose_workers_do_not_ask_are_told_of() -> None:
     saves(host, A, listens=False)
     saves(host, B)
     assert known(host.job.save).outcome == (
-        "the workers of 1 node have saved a checkpoint; on 1 node no worker looks for that request"
+        "the workers of 1 node have saved a checkpoint; on 1 node no worker checks for that request"
     )
     nobody = asked()
     saves(nobody, A, listens=False)

@@ -27,7 +27,7 @@ from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe import kept_jobs
 from rallypoint.process.scratch import LocalJob, Scratch, leave_note
 
-AGAIN = "looking for it, or another, for 0 s at most\n"
+AGAIN = "looking for a coordinator, for 0 s at most\n"
 ONE_JOB = [
     (status.run, []),
     (events.run, []),

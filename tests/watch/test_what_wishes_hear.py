@@ -58,7 +58,7 @@ async def test_R7_a_checkpoint_that_an_older_node_can_not_be_asked_for_is_refuse
     place.nodes[1].version = 2
     answer = only(m.Answer, place.wants(Subject.CHECKPOINT).sent)
     assert answer.refusal == (
-        "node node-1 runs an older version of Rallypoint, and can't be asked for it"
+        "node node-1 runs an older version of Rallypoint, which does not know this command"
     )
     assert place.sessions.job.save is None
 
@@ -93,7 +93,7 @@ async def test_a_checkpoint_that_was_never_asked_for_is_not_done_when_its_round_
     place.join_again(3)
     (said,) = person.said
     assert not said.is_done
-    assert said.text == "the round has ended before it was asked for"
+    assert said.text == "the round ended before the checkpoint was requested"
 
 
 @pytest.mark.parametrize("subject", [Subject.RESTART, Subject.CHECKPOINT])
@@ -128,7 +128,7 @@ async def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for(quest
     person = Wire(7)
     assert not watch.asked(person, question)
     assert person.refusal == (
-        f"the state of the workers is not known yet: the job waits for {waits_for}: "
+        f"the coordinator does not know yet what runs: the job waits for {waits_for}: "
         "try again when rallypoint status shows that it runs"
     )
     assert watch.view.waits_for == waits_for

@@ -161,10 +161,12 @@ class StacksFiles:
     def say_unseen(self, timeout_s: float, nodes: int) -> None:
         """Report once that no hang can be seen."""
         if not self._has_said_unseen:
-            who = f"no worker{' of this node' if nodes > 1 else ''} has told a step"
+            who = f"no worker{' of this node' if nodes > 1 else ''} has reported a step"
             can = f"call rallypoint.worker.progress(step), or give {named.progress_pattern}"
             self._say(
-                kinds.NOTICE(f"{named.hang_timeout} {timeout_s:g} sees no hang yet: {who}; {can}")
+                kinds.NOTICE(
+                    f"{named.hang_timeout} {timeout_s:g} can't see a hang yet: {who}; {can}"
+                )
             )
         self._has_said_unseen = True
 
@@ -193,7 +195,7 @@ class StacksFiles:
                     file.write(f"{text.rstrip()}\n\n")
         except OSError as error:
             place = path_text(self._folder or output.log_dir or output.temp_dir)
-            self._say(kinds.STACKS(f"the stacks can't be kept in {place}: {error.strerror}"))
+            self._say(kinds.STACKS(f"the stacks can't be written to {place}: {error.strerror}"))
             return ""
         path = path_text(path)
         self._say(kinds.STACKS(f"the stacks of the workers of this node are in {path}"))

@@ -155,7 +155,7 @@ class LeadingNode:
         wording = make_for(self._rendezvous).wording()
         same = await run_in_thread(wording.same, "rallypoint-registers")
         self.notice(
-            f"no other node has come for {ALONE_S:g} s: see that all nodes have the same "
+            f"no other node has joined for {ALONE_S:g} s: check that all nodes have the same "
             f"{named.rdzv_id}, and that {same}"
         )
 
@@ -238,7 +238,7 @@ def short_lease(hold_s: float, lease_s: float) -> str:
     """Return the warning about a lease that ends before another node can lead; else empty."""
     late_s = ceil(takeover_s(hold_s))
     return (
-        f"{named.lease} {lease_s:g}: if the leading machine is lost, all workers stop before "
-        f"another leads ({late_s} s, {named.rdzv_conf} hold={hold_s:g}): give {named.lease} "
-        f"{late_s + 1} or a shorter hold"
+        f"{named.lease} {lease_s:g}: if the machine of the leading node vanishes, another node "
+        f"leads after {late_s} s at most ({named.rdzv_conf} hold={hold_s:g}). By then all nodes "
+        f"have stopped their workers: give {named.lease} {late_s + 1} or a shorter hold"
     )

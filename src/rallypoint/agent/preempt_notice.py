@@ -78,7 +78,7 @@ class PreemptNotice:
 
     def _look(self) -> None:
         if os.path.exists(self._file):
-            self._on_notice(f"the notice {self._file} is there")
+            self._on_notice(f"the notice file {self._file} exists")
         else:
             self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
 
@@ -93,7 +93,7 @@ class PreemptNotice:
                     self._on_notice(f"the notice command exited with code 0: {self._command}")
                     return
                 if code in _CANT_RUN:
-                    self._trouble(f"it ended with code {code}")
+                    self._trouble(f"it exited with code {code}")
             await asyncio.sleep(RUN_EVERY_S)
 
     async def _run(self) -> int:

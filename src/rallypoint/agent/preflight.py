@@ -192,7 +192,7 @@ class Preflight:
         code = 0 if process.alive() else process.wait()
         if code >= 0 or not self._stage:
             return None
-        how = f"the process that tried it was killed by {signal_name(-code)}"
+        how = f"the process of this test was killed by {signal_name(-code)}"
         return unfit(self._stage, errno.EAGAIN, how)
 
     async def _end(self) -> None:

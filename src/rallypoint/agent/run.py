@@ -386,7 +386,7 @@ class AgentRun:
         try:
             return await preflight.run()
         except Exception as error:
-            self.faults.note("the test whether workers can be started failed", error)
+            self.faults.note("the test start of workers failed", error)
             return None
         finally:
             if not preflight.is_left:
@@ -446,7 +446,7 @@ class AgentRun:
 
     def _relay_replaced(self, round_: int, by_another: bool) -> None:
         killed = "the relay of the workers' output was killed"
-        then = "started another" if by_another else "output goes where the agent's own goes"
+        then = "started another" if by_another else "output goes to the agent's stdout and stderr"
         self.agent.say(kinds.RELAY_REPLACED(then=then))
         self.agent.helper_died(round_, killed, others_need_it=False)
 

@@ -103,7 +103,7 @@ def _idle(state: WorkersState, status: JobStatus | None, settings: SharedSetting
                 return f"{count(missing, 'more node')} ({here})"
             if (multiple := settings.world_multiple_of) > 1:
                 here = count(status.joined, "node")
-                return f"a round of a multiple of {multiple} workers ({here} joined)"
+                return f"enough nodes for a multiple of {multiple} workers ({here} joined)"
             return "the next round"
 
 

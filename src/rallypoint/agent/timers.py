@@ -124,8 +124,8 @@ class TimerPipe:
         if not chosen or not _make_way(chosen):
             if not wake_up_path:
                 raise UsageError(
-                    "TORCHELASTIC_ENABLE_FILE_TIMER=1: no directory of this node can be written "
-                    "for the pipe: set TMPDIR to one"
+                    "TORCHELASTIC_ENABLE_FILE_TIMER=1: no writable directory for the pipe: set "
+                    "TMPDIR to a writable one"
                 )
             self.path = wake_up_path
             return

@@ -106,7 +106,7 @@ class Watchdog:
     async def _end(self, expiry: Expiry) -> None:
         rank = self._base_rank + expiry.local_rank
         if not expiry.signal:
-            text = f"rank {rank}: {expiry.reason}: it is left alone, as its request asks"
+            text = f"rank {rank}: {expiry.reason}: not ended, as its request asks"
             self._notice(text)
             return
         texts: Mapping[int, str] = {}

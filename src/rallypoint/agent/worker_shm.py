@@ -218,7 +218,7 @@ class WorkerShm:
                 try:
                     changed()
                 except Exception as error:
-                    self.faults.note("what a worker wrote to shared memory can't be handled", error)
+                    self.faults.note("the shared memory of a worker can't be read", error)
 
     def _subject(self, local_rank: int, slot: WorkerSlot) -> tuple[int, int, int, str]:
         path = os.path.join(self._folder, stacks_name(local_rank)) if self._folder else ""
@@ -246,7 +246,7 @@ def _ns(time_s: float) -> int:
 def _cant_share(scratch: str, error: OSError) -> str:
     """Return the message about a round whose workers can't be observed."""
     why = error.strerror or str(error)
-    fix = "no progress is seen and no checkpoint can be asked for: free space there, or set TMPDIR"
+    fix = "progress and checkpoint requests do not work: free space there, or set TMPDIR"
     return f"can't share memory with the workers under {path_text(scratch)}: {why}: {fix}"
 
 

@@ -28,26 +28,26 @@ class Row(NamedTuple):
 _CLI = "rallypoint.cli."
 _WATCH, _WISHES = _CLI + "watch.", _CLI + "watch.wishes"
 _CHECKPOINT = """\
-Have the workers of a job save a checkpoint now, and wait until they have. The
-job goes on. Workers take part that call rallypoint.worker.checkpoint_requested
-in their loop. ENDPOINT is what the job's nodes have as --rdzv-endpoint; without
-one, it is your job on this machine.
+Ask the workers of a job to save a checkpoint now, and wait until it is saved.
+The job continues. Only workers that call rallypoint.worker.checkpoint_requested
+in their loop save one. ENDPOINT is the --rdzv-endpoint of the job's nodes; the
+default is your job on this machine.
 
   rallypoint checkpoint node-0 --job digits
 """
 _RESTART = """\
-Stop the workers of a job and start them again in a new round, and wait until it
-has begun. No restart is charged. ENDPOINT is what the job's nodes have as
---rdzv-endpoint; without one, it is the only job of yours on this machine, and
-in a terminal you are asked whether you mean it.
+Stop the workers of a job, start them again in a new round, and wait until that
+round has begun. It does not count against --max-restarts. ENDPOINT is the
+--rdzv-endpoint of the job's nodes; the default is your only job on this machine.
+Without ENDPOINT the command asks for confirmation in a terminal.
 
   rallypoint checkpoint node-0 --job digits && rallypoint restart node-0 --job digits
 """
 _CANCEL = """\
 End a job on all of its nodes, as Ctrl-C on one of them does; their exit code is
-130. ENDPOINT is what the job's nodes have as --rdzv-endpoint; without one, it is
-the only job of yours on this machine, and in a terminal you are asked whether
-you mean it.
+130. ENDPOINT is the --rdzv-endpoint of the job's nodes; the default is your only
+job on this machine. Without ENDPOINT the command asks for confirmation in a
+terminal.
 
   rallypoint cancel node-0 --job digits
 """
@@ -61,20 +61,24 @@ ROWS = {
             "start a job on many hosts over ssh, from one terminal",
         ),
         Row(
-            "status", _WATCH + "status", "show what a job does, and which rank or node holds it up"
+            "status",
+            _WATCH + "status",
+            "show a job's state, and which rank or node is holding it up",
         ),
-        Row("events", _WATCH + "events", "show what happened to a job, as it happens with -f"),
+        Row("events", _WATCH + "events", "show the events of a job; -f: follow them"),
         Row(
             "logs",
             _WATCH + "logs",
-            "show what the workers of a job wrote last, as they write with -f",
+            "show the newest lines that a job's workers wrote; -f: follow them",
         ),
-        Row("stacks", _WATCH + "stacks", "show what the workers of a job do just now"),
-        Row("checkpoint", _WISHES, "have the workers of a job save a checkpoint now", _CHECKPOINT),
+        Row("stacks", _WATCH + "stacks", "show the stacks of a job's workers, as they are now"),
+        Row(
+            "checkpoint", _WISHES, "ask the workers of a job to save a checkpoint now", _CHECKPOINT
+        ),
         Row(
             "restart",
             _WISHES,
-            "stop the workers of a job and start them again in a new round",
+            "restart the workers of a job in a new round",
             _RESTART,
             True,
         ),
@@ -87,19 +91,25 @@ ROWS = {
         ),
         Row("serve", _CLI + "serve", "host a coordinator for many jobs, apart from their nodes"),
         Row("store", _CLI + "store", "host a store for torch's TCPStore clients, outside any job"),
-        Row("token", _CLI + "token", "make or show the secret that the nodes of a job share"),
-        Row("verdict", _CLI + "job_verdict", "say how a job has ended, with its exit code"),
+        Row(
+            "token", _CLI + "token", "create or show the secret token that the nodes of a job share"
+        ),
+        Row("verdict", _CLI + "job_verdict", "print how a job ended, and exit with its exit code"),
         Row(
             "shim",
             _CLI + "shim.command",
-            "run a command, with Rallypoint in the place of the torchrun that it starts",
+            "run a command that starts torchrun, with Rallypoint in its place",
         ),
         Row(
             "migrate",
             _CLI + "migrate.command",
-            "print the line of Rallypoint for a command line of another launcher",
+            "translate the command line of another launcher, like torchrun or mpirun",
         ),
-        Row("generate", _CLI + "generate.command", "print what a cluster needs to run jobs"),
+        Row(
+            "generate",
+            _CLI + "generate.command",
+            "print manifests or batch scripts that run jobs on a cluster",
+        ),
         Row(
             "completion",
             _CLI + "completion",

@@ -21,7 +21,7 @@ from rallypoint.process.relay.pattern import PROFILES
 _BY_DEFAULT = "default"
 _COLUMN = 20
 _LATE = {
-    OnJoin.RESTART: "the workers restart with them, once no more have come for {settle}",
+    OnJoin.RESTART: "the workers restart with them, once no further node has joined for {settle}",
     OnJoin.HOLD: "wait for the next restart",
     OnJoin.AT_CHECKPOINT: "the workers are asked for a checkpoint, and restart with them after it",
 }
@@ -60,7 +60,7 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
     nodes = "this one alone" if is_alone else _nodes(job)
     yield _Row("nodes", nodes, ["--nnodes", "--standalone", "last_call_timeout"])
     if job.world_multiple_of > 1:
-        text = f"a multiple of {job.world_multiple_of}; nodes that are too many for that stand by"
+        text = f"a multiple of {job.world_multiple_of}; surplus nodes stand by"
         yield _Row("workers in all", text, ["--world-multiple-of"])
     workers = count(config.workers.count, "worker")
     yield _Row(
@@ -83,7 +83,7 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
     yield from _stopping(config.stop)
     if (path := config.observe.history) is not None:
         where = f"a file in {path} with the job's name" if path.endswith("/") else path
-        text = f"the node that hosts the job appends what happens to {where}"
+        text = f"the node that hosts the job appends its events to {where}"
         yield _Row("history", text, ["--history"])
     if not is_alone and job.handler is None:
         yield _Row("token", _token(config), ["--token-file", "--token-fd", "--insecure"])
@@ -110,7 +110,7 @@ def _meeting(job: RendezvousConfig) -> tuple[str, list[str]]:
 
         where = make_for(job).where
         text = f"any node leads the job, and another takes over from it; its record is in {where}"
-        return f"{text}; a leader acts {_seconds(register.hold_s)} without it", said_by
+        return f"{text}; a leader may act {_seconds(register.hold_s)} without it", said_by
     if job.endpoint.port == 0:
         return "none", said_by
     host = {
@@ -125,7 +125,7 @@ def _ranks(job: RendezvousConfig) -> tuple[str, list[str]]:
     if job.node_rank is not None:
         return f"fixed: this is node {job.node_rank}", ["--node-rank"]
     key = f"by topology (here {job.topology}), then " if job.topology else ""
-    stay = "kept by those that stay, and whoever comes for a lost one takes its rank"
+    stay = "nodes that stay keep their rank, and a replacement takes that of a lost node"
     return f"{key}by the node's name, n2 before n10; {stay}", ["--topology"]
 
 
@@ -133,7 +133,7 @@ def _failures(job: RendezvousConfig) -> Iterator[_Row]:
     said_by = ["--max-restarts", "--restart-window", "--restart-backoff", "--no-restart-on"]
     said_by.append("--max-no-progress")
     yield _Row("a worker fails", _restarts(job), said_by)
-    hang = "nobody notices"
+    hang = "not detected"
     if job.hang_timeout_s:
         hang = f"it has failed after {_seconds(job.hang_timeout_s)} without progress"
         hang += "".join(f", {phase}: {_seconds(limit_s)}" for phase, limit_s in job.hang_phases)
@@ -141,7 +141,7 @@ def _failures(job: RendezvousConfig) -> Iterator[_Row]:
 
 
 def _progress(pattern: str) -> str:
-    by_call = "told by rallypoint.worker.progress"
+    by_call = "reported by rallypoint.worker.progress"
     if not pattern:
         return by_call
     how = f"as {pattern} prints it" if pattern in PROFILES else f"by {shown(pattern)}"
@@ -151,7 +151,7 @@ def _progress(pattern: str) -> str:
 def _losses(job: RendezvousConfig) -> Iterator[_Row]:
     lost = f"noticed after {_seconds(job.lease_s)} of silence at most; costs no restart"
     yield _Row("a node is lost", lost, ["--lease", "keep_alive_interval", "keep_alive_max_attempt"])
-    often = f"in {job.max_node_losses_per_hour} rounds of an hour; once more ends the job"
+    often = f"in {job.max_node_losses_per_hour} rounds per hour; one more ends the job"
     yield _Row("... again", often, ["--max-node-losses"])
     if job.handler is not None:
         return
@@ -167,10 +167,10 @@ def _restarts(job: RendezvousConfig) -> str:
     if not job.max_restarts:
         return "the job fails"
     length = f" in {_seconds(job.restart_window_s)}" if job.restart_window_s else ""
-    text = f"all start again, {count(job.max_restarts, 'time')}{length}; then the job fails"
+    text = f"all workers restart, {count(job.max_restarts, 'time')}{length}; then the job fails"
     if job.max_no_progress:
         text += f", or after {job.max_no_progress} equal failures in a row without progress"
-        text += " (one that is not charged, as on a machine that is held back, does not count)"
+        text += " (failures that are not charged, as on a machine that is held back, do not count)"
     if job.restart_backoff_s:
         text += f"; before the first restart {_seconds(job.restart_backoff_s)} pass"
     if job.no_restart_exit_codes:
@@ -182,7 +182,7 @@ def _stopping(stop: StopConfig) -> Iterator[_Row]:
     grace = f"{_seconds(stop.shutdown_grace_s)} from SIGTERM to SIGKILL when the job ends"
     text = f"{grace}, {_seconds(stop.restart_grace_s)} when it restarts"
     if stop.signal_scope == "worker":
-        text += "; what a worker has started gets the signal when the worker has ended"
+        text += "; child processes of a worker get the signal when the worker has ended"
     said_by = ["--shutdown-timeout", "--restart-grace", "--signal-scope"]
     yield _Row("workers stop", text, said_by)
     by = f"asked by {', '.join(stop.signals)}"
@@ -201,7 +201,7 @@ def _environment(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[_R
         text = f"workers also have the variables of {', '.join(styles)}"
         yield _Row("variables", text, ["--env-style"])
     if left_out := sorted(environ.keys() - inherited(environ, config.workers.keep_env)):
-        text = f"no worker gets what describes this agent's task: {', '.join(left_out)}"
+        text = f"workers do not get variables of this agent's task: {', '.join(left_out)}"
         yield _Row("environment", text, ["--keep-env"])
 
 

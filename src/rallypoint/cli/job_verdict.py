@@ -31,9 +31,9 @@ VERDICT = Command(
     """\
 usage: rallypoint verdict WHERE [options]
 
-Print how a job has ended, and exit with the code of that. WHERE is a file that
---json-summary has written, or a directory with one for each node. With --job
-it is the endpoint where the job's record lies, as the job's nodes have it.
+Print how a job ended, and exit with its exit code. WHERE is a file that
+--json-summary has written, or a directory with one for each node. With --job,
+WHERE is the --rdzv-endpoint of the job's nodes, where the job's record lies.
 
   rallypoint run --json-summary logs/ train.py; rallypoint verdict logs/
   rallypoint verdict /shared/jobs --job digits
@@ -42,7 +42,7 @@ it is the endpoint where the job's record lies, as the job's nodes have it.
         (
             "Options",
             (
-                Setting("--job", "ID", "the job's name: WHERE is where its record lies"),
+                Setting("--job", "ID", "name of the job; WHERE is then the place of its record"),
                 Setting("--rdzv-id", "ID", "the same as --job"),
                 Setting(
                     "--rdzv-backend",
@@ -51,9 +51,7 @@ it is the endpoint where the job's record lies, as the job's nodes have it.
                     "engine",
                     default=ENGINE_NAMES[0],
                 ),
-                Setting(
-                    "--rdzv-conf", "K=V,...", "where the records are: as the job's nodes have it"
-                ),
+                Setting("--rdzv-conf", "K=V,...", "that of the job's nodes: where the records are"),
                 *access.token_options("the job runs with --insecure, without a token"),
             ),
         ),
@@ -92,7 +90,7 @@ def _of_summaries(where: str) -> int:
     said, others = _read_directory(where) if os.path.isdir(where) else ([_read(where)], [])
     if others:
         has = "files that are" if len(others) > 1 else "a file that is"
-        print_error("rallypoint verdict", f"passed over {has} no summary: {names(tuple(others))}")
+        print_error("rallypoint verdict", f"ignored {has} no summary: {names(tuple(others))}")
     best = surest(said)
     if best is None:
         raise InfrastructureError(

@@ -217,7 +217,10 @@ def count_workers(
     seen = accelerators.look(word, environ, nvidia, root)
     found = seen.count
     if seen.ask_why:
-        tell(f"--nproc-per-node {word}: torch is asked, which takes seconds: {seen.ask_why}")
+        tell(
+            f"--nproc-per-node {word}: asking torch for the devices, which takes seconds: "
+            f"{seen.ask_why}"
+        )
         found = _ask_torch(word, interpreter, environ, ask or _ask)
     return cpu_count() if word == "auto" and found == 0 else found
 
@@ -279,7 +282,7 @@ def other_python_hint(
     other = next((path for path in found if _folder(path) != _folder(own_python)), None)
     if other is None:
         return ()
-    by = f"the workers were run by {own_python}, as rallypoint is"
+    by = f"the workers ran with {own_python}, the interpreter of rallypoint"
     fix = f"if {missing['module']} is installed for {other}, set PYTHON_EXEC={other}"
     return (f"    what to do: {by}; {fix}",)
 

@@ -100,14 +100,17 @@ workers when one of them or a node dies. Options go before SCRIPT.
 """
 
 _BOTTOM = """\
-Values in parentheses are defaults. Dashes and underscores are the same, and so
-are --nproc-per-node 2 and PET_NPROC_PER_NODE=2 in the environment; options that
-torchrun does not have are RALLYPOINT_LEASE=30 and so on there.
+Values in parentheses are defaults. Dashes and underscores are the same. Options
+may also be variables: PET_NPROC_PER_NODE=2 is --nproc-per-node 2. Options that
+torchrun does not have begin with RALLYPOINT_ there: RALLYPOINT_LEASE=30.
 
-Environment: PYTHON_EXEC (the workers' interpreter), LOGLEVEL,
-OMP_NUM_THREADS (1 when there are several workers and it is not set),
-TORCH_ELASTIC_SHUTDOWN_TIMEOUT, RALLYPOINT_TOKEN (the shared secret itself),
-RALLYPOINT_ETCD_PASSWORD (of the user=NAME in --rdzv-conf).
+Environment:
+  PYTHON_EXEC                     interpreter of the workers
+  LOGLEVEL                        level of the agent's own lines
+  OMP_NUM_THREADS                 if not set, 1 when there are several workers
+  TORCH_ELASTIC_SHUTDOWN_TIMEOUT  default of --shutdown-timeout
+  RALLYPOINT_TOKEN                the shared secret itself
+  RALLYPOINT_ETCD_PASSWORD        password of the user=NAME in --rdzv-conf
 
 """ + paragraph(exit_codes_help())
 
@@ -319,7 +322,7 @@ def _workers(
     given["unbuffered"] = scanned.get("--progress-pattern") is not None
     export = scanned.get("--export-run-id")
     if export is not None and reading.rendezvous.run_id == UNNAMED_RUN_ID:
-        raise export.wrong("needs --rdzv-id: all jobs that nobody named would log to one run")
+        raise export.wrong("needs --rdzv-id: without it, all jobs would log to one run")
     # Before the agent has a console: a person who waits is told why, a program with the rest.
     is_silent = scanned.on("--quiet") or scanned.get("--log-format") is not None
     tell = notices.append if is_silent else _tell_at_once

@@ -76,28 +76,28 @@ usage: rallypoint serve --host ADDR [options]
 
 Host the coordinator of many jobs on this machine, apart from their nodes.
 
-Without it the first node of a job hosts the job's coordinator, and the job ends
-with that node, unless its nodes share a directory (rallypoint run
---rdzv-backend file, which needs no server). With it, any node may come and go:
+Without this command, the first node of a job hosts its coordinator, and the job
+ends with that node. With it, any node may come and go. Nodes that share a
+directory need no server: see rallypoint run --rdzv-backend file.
 
   rallypoint serve --host 10.0.0.5             on a machine that outlives the jobs
   rallypoint run --rdzv-endpoint 10.0.0.5 --rdzv-id digits train.py
 
---rdzv-id distinguishes the jobs. Nodes need the token of the user who serves,
-or one that `rallypoint token --run-id ID` made from it.
+--rdzv-id distinguishes the jobs. Nodes need the token of the user who runs this
+command, or one that `rallypoint token --run-id ID` derived from it.
 
-With --data-dir the coordinator itself may be killed and started again: agents
-look for it until the join timeout, their workers run on until the lease (15 s)
-ends, and no worker notices one that is back by then. DIR is made if there is
-none. Of two that serve on one DIR, one leads a job and the other waits.
+With --data-dir the coordinator itself may be killed and started again. Agents
+look for it until the join timeout. If it is back before the lease (15 s) ends,
+the workers keep running. DIR is created if it is missing. If two coordinators
+use one DIR, one leads a job and the other waits.
 
-With --candidate it also stands ready for the jobs whose nodes share DIR, and
-leads one when its leading node is lost or leaves:
+With --candidate this coordinator also takes over jobs whose nodes share DIR, when
+their leading node is lost or leaves:
 
   rallypoint serve --host 10.0.0.5 --data-dir /shared/jobs --candidate
   rallypoint run --rdzv-backend file --rdzv-endpoint /shared/jobs ...
 
-Jobs may also be kept in an etcd. On three machines, so that each may be lost:
+Jobs may also be kept in an etcd. On three machines, so that any may be lost:
 
   rallypoint serve --host 10.0.0.5 --rdzv-backend etcd --rdzv-endpoint e1,e2,e3 \\
       --candidate
@@ -110,8 +110,8 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                 Setting(
                     "--host",
                     "ADDR",
-                    "the address of this machine that the nodes reach, the only one listened on"
-                    " (0.0.0.0 and :: mean all of them)",
+                    "address of this machine on which to listen, and that the nodes reach (0.0.0.0"
+                    " and ::: all addresses)",
                     "host",
                     required=True,
                 ),
@@ -119,8 +119,8 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                 Setting(
                     "--data-dir",
                     "DIR",
-                    "keep what is known of the jobs in DIR: a coordinator that is started again"
-                    " goes on with them, and their workers run on meanwhile",
+                    "keep the records of the jobs in DIR: a coordinator that is started again"
+                    " continues them, and their workers keep running meanwhile",
                     "directory",
                 ),
                 Setting(
@@ -132,21 +132,20 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                 Setting(
                     "--rdzv-endpoint",
                     "DIR|HOST[:PORT],...",
-                    "with --rdzv-backend: the place, as for rallypoint run",
+                    "with --rdzv-backend: the place of the records, as for rallypoint run",
                 ),
-                Setting("--rdzv-conf", "K=V,...", "with these: as for rallypoint run"),
+                Setting("--rdzv-conf", "K=V,...", "with --rdzv-backend: as for rallypoint run"),
                 Setting(
                     "--candidate",
                     "",
-                    "stand ready to lead the jobs whose nodes use the same place, before any of"
-                    " these nodes",
+                    "take over jobs whose nodes use the same place, with priority over these nodes",
                     "switch",
                 ),
                 Setting(
                     "--hold",
                     "SECONDS",
-                    "how long it may lead a job after it has written the job's record, and how long"
-                    " another coordinator waits before it leads",
+                    "how long to lead a job after writing its record (--data-dir, --rdzv-backend);"
+                    " another coordinator waits this long before it takes over",
                     "seconds",
                     default=f"{HOLD_S:g}",
                     least=HOLD_MIN_S,
@@ -161,8 +160,8 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                 Setting(
                     "--history",
                     "DIR",
-                    "append what happens to each job to a file in DIR with its name: rallypoint"
-                    " events FILE",
+                    "append the events of each job to a file in DIR named after the job; see"
+                    " rallypoint events FILE",
                     "directory",
                 ),
                 *access.token_options("let every host that reaches the port take part"),
@@ -178,13 +177,17 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
         ),
     ),
     """\
-Exit codes: 2 wrong usage (the port is in use, the address is not this
-machine's, DIR is no directory, not yours, or others may write to it, etcd or
-Kubernetes refuses the user), 75 the system refused to listen or to write to DIR
-(full, read-only), 130 and 143 ended by SIGINT and SIGTERM. Jobs that still run
-then lose their coordinator: their nodes stop the workers when the lease expires
-and exit with 75. Where jobs are kept another coordinator takes over; with none,
-the nodes stop them then, and look for one until the join timeout.
+Exit codes:
+  2    wrong usage: the port is in use, the address is not this machine's, DIR is
+       no directory, is not yours or is writable for others, or etcd or Kubernetes
+       refuses the user
+  75   the system refused to listen, or to write to DIR (full, read-only)
+  130  ended by SIGINT; 143: by SIGTERM
+
+Jobs that still run then lose their coordinator: their nodes stop the workers when
+the lease expires, and exit with 75. If jobs are kept (--data-dir, --rdzv-backend),
+another coordinator takes over. Without one, the nodes stop the workers when the
+lease expires, and look for a coordinator until the join timeout.
 """,
 )
 

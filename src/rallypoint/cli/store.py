@@ -48,8 +48,8 @@ Host a key-value store with the protocol of torch's TCPStore, outside any job.
   rallypoint store --host 127.0.0.1                    for your own processes here
   rallypoint store --host 10.0.0.5 --allow 10.0.0.0/8  for the machines of a network
 
-A process that can write to the store of a job can run code in it: let no more
-machines use it than need it.
+A process that can write to the store of a job can run code in that job: allow
+only the machines that need it.
 """,
     (
         (
@@ -58,7 +58,7 @@ machines use it than need it.
                 Setting(
                     "--host",
                     "ADDR",
-                    "the address to listen on, and no other",
+                    "the only address to listen on",
                     "host",
                     required=True,
                 ),
@@ -82,15 +82,15 @@ machines use it than need it.
                 Setting(
                     "--max-memory",
                     "SIZE",
-                    "close connections that would store more than this in all, as 500M or 2G; it"
-                    " counts keys, values and 128 bytes for each",
+                    "total size, like 500M or 2G, of keys, values and 128 bytes for each; a"
+                    " connection that would store more is closed",
                     "bytes",
                     default="no limit",
                 ),
                 Setting(
                     "--stats",
                     "[SECONDS]",
-                    "a line every SECONDS (10): connections, keys, bytes, waiters, operations",
+                    "print every SECONDS (10): connections, keys, bytes, waiters, operations",
                     "seconds",
                     above_zero=True,
                     implied="10",
@@ -99,9 +99,11 @@ machines use it than need it.
         ),
     ),
     """\
-Exit codes: 2 wrong usage (the port is in use, the address is not this
-machine's, no machine was allowed), 75 the system refused to listen, 130 and 143
-ended by SIGINT and SIGTERM.
+Exit codes:
+  2    wrong usage: the port is in use, the address is not this machine's, or no
+       machine was allowed
+  75   the system refused to listen
+  130  ended by SIGINT; 143: by SIGTERM
 """,
 )
 

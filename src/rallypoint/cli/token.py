@@ -15,9 +15,9 @@ TOKEN = Command(
     """\
 usage: rallypoint token [options]
 
-Print the token that lets nodes into your jobs, and make one if you have none.
+Print the token that lets nodes into your jobs, and create one if you have none.
 
-Nodes that share your home directory find it by themselves. Give it to other
+Nodes that share your home directory find the token there. Give it to other
 nodes as ~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN, or by
 --token-file. Treat it like a password: with it, anyone can take part in your
 jobs and run code on your nodes.
@@ -29,13 +29,13 @@ jobs and run code on your nodes.
                 Setting(
                     "--run-id",
                     "ID",
-                    "print a token for the job with this id alone, to give to someone else: your "
+                    "print a token that is valid only for this job, to give to someone else; your "
                     "own token can't be derived from it",
                 ),
                 Setting(
                     "--token-file",
                     "FILE",
-                    "use (or make) the token in FILE",
+                    "use (or create) the token in FILE",
                     "path",
                     default="~/.config/rallypoint/token",
                 ),

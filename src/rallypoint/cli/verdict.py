@@ -46,8 +46,8 @@ _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 _NO_PROGRESS = r"\(--max-no-progress \d+\)"
 """The pattern of a reason that names the option which has ended the job."""
 _MORE_SHARED_MEMORY = (
-    "most often /dev/shm is full: give the container more (docker --shm-size, emptyDir medium "
-    "Memory), or use fewer data loaders; otherwise a mapped file was cut"
+    "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
+    "medium Memory), or use fewer processes for loading data. Otherwise a mapped file was truncated"
 )
 _RUN_AGAIN = (
     "what to do: give another --rdzv-id to run it again; "
@@ -279,11 +279,11 @@ def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
     A job may continue without this node, and so have no end yet.
     """
     if path and how.has_left:
-        return f"what this node knows of the job is kept: rallypoint status {path}"
+        return f"this node's record of the job is kept: rallypoint status {path}"
     if path:
         return f"its end is kept: rallypoint status {path}"
     if why and how.has_left:
-        return f"what this node knows of the job could not be kept in {keep_in}: {why}"
+        return f"this node's record of the job could not be kept in {keep_in}: {why}"
     return f"its end could not be kept in {keep_in}: {why}" if why else ""
 
 
@@ -297,7 +297,7 @@ def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
     if stop.limit_in_s is not None and elapsed_s > stop.limit_in_s - NEAR_LIMIT_S:
         if stop.leave_in_s is not None:
             return ""
-        return "the time limit is over: --stop-before 120 has workers save a checkpoint before it"
+        return "the time limit is over: with --stop-before 120 workers save a checkpoint before it"
     shared = (
         f"--rdzv-backend {FOR_DIRECTORIES} --rdzv-endpoint DIR, a directory that all nodes share"
     )

@@ -120,8 +120,8 @@ class Hosting(Struct, frozen=True):
         if run_id != UNNAMED_RUN_ID:
             return ""
         return (
-            "this coordinator (rallypoint serve) serves many jobs: give every node of this job the "
-            "same --rdzv-id, like --rdzv-id my-job-1"
+            "this coordinator (rallypoint serve) serves many jobs: give every node of this job "
+            "the same --rdzv-id, like --rdzv-id my-job-1"
         )
 
 

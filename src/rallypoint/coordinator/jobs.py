@@ -46,8 +46,8 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
 
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 NOT_GENUINE = (
-    "this node names a newer record of the job, without proof that a leader told it so: start the "
-    "agent of this node again"
+    "this node reports a newer record of the job, and can't prove that a leader sent it: start "
+    "the agent of this node again"
 )
 
 
@@ -136,7 +136,7 @@ class HostedJobs:
             or self._no_room(hello)
         )
         if not text and self._hosting.led is not None and self._leadership(run_id) is None:
-            if self._hosting.only is not None:  # This node leads no more: it looks again.
+            if self._hosting.only is not None:  # This node no longer leads: it looks again.
                 connection.close()
                 return
             self._wait_to_lead(connection, run_id, hello)

@@ -112,12 +112,12 @@ class CoordinatorMetrics:
     def _led(self, led: ManyLeaderships) -> Iterator[Family]:
         yield _gauge("leads", "Jobs that it leads by their records", led.count)
         yield _gauge("candidacies", "Jobs that it stands ready to lead", led.candidacies)
-        yield _counter("claims_total", "Jobs whose lead it has claimed", led.claims)
+        yield _counter("claims_total", "Jobs of which it has claimed the lead", led.claims)
         took = sorted(self._took.items())
         yield _family(
             "register_seconds",
             "histogram",
-            "How long calls of registers took, with the wait for those before",
+            "Durations of register calls, with the wait for earlier calls",
             [sample for name, each in took for sample in each.samples((("call", name),))],
         )
         yield _family(

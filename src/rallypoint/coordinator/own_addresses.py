@@ -85,8 +85,8 @@ def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str
         return ""
     if local_addr is None:
         return (
-            f"no other machine reaches this node where it leads: {first} is its only address: "
-            f"check its network, or give its address by {named.local_addr}"
+            f"no other machine reaches this node, which leads the job: {first} is its only "
+            f"address: check its network, or give its address by {named.local_addr}"
         )
     if local_addr == "localhost" or Address(local_addr, 0).is_loopback:
         return ""

@@ -146,12 +146,12 @@ class Save(Struct):
             return f"{saved}: {self.cut_short}"
         if not self.saved:
             return (
-                "no worker looks whether a person wants a checkpoint: call"
+                "no worker checks for checkpoint requests: call"
                 " rallypoint.worker.checkpoint_requested() in the training loop; drain_requested()"
                 " and should_restart_at_checkpoint() are for other requests"
             )
         others = self.asked - len(self.saved)
-        rest = f"; on {count(others, 'node')} no worker looks for that request" if others else ""
+        rest = f"; on {count(others, 'node')} no worker checks for that request" if others else ""
         return f"the workers of {count(len(self.saved), 'node')} have saved a checkpoint{rest}"
 
 
@@ -198,7 +198,7 @@ def saved_before_leaving(notice: SaveNotice, cut_short: str = "") -> str:
         return f"{missed}: nothing from {who} within {time_s} s"
     if notice.some_listen:
         return "the workers that were asked have saved a checkpoint"
-    return "no checkpoint was saved: no worker listens for such requests"
+    return "no checkpoint was saved: no worker checks for such requests"
 
 
 class SaveRequest(Struct, frozen=True):

@@ -154,21 +154,22 @@ SUCCEEDED = _routine(
 MEETING = _routine("meeting", "this node looks for the coordinator")
 LOOK = _routine(
     "look",
-    "the command that shows what a job of several nodes does; by the node that hosts or leads it",
+    "the command that shows the state of a job of several nodes; by its host or leader",
     "look at this job: {command}",
 )
 HOSTS = _routine(
     "hosts",
     "this node hosts the coordinator",
-    "this node hosts the coordinator at {endpoint}, and the job ends with this node"
-    " ({named.rdzv_backend} file {named.rdzv_endpoint} DIR, a shared directory, avoids that)",
+    "this node hosts the coordinator at {endpoint}, and the job ends with this node. With"
+    " {named.rdzv_backend} file {named.rdzv_endpoint} DIR, a directory that all nodes share, the "
+    "job outlives it",
 )
 LEADS = _routine("leads", "this node leads the job", "this node leads the job at {places}")
 METRICS = _routine("metrics", "metrics are served", "metrics are served at {url}")
 NOTICE = EventKind("notice", "an option has an effect that is easily overlooked", quiet=False)
 WAITING = _routine(
     "waiting",
-    "what a node without a round waits for has changed",
+    "a node without a round waits for something else",
     "waiting for {what}",
     by=ReportedBy.CONSOLE,
     detail=Detail.ALWAYS,
@@ -216,8 +217,9 @@ NODE_UNFIT = _hosted(
 NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}: {why}")
 ASKED = EventKind(
     "asked",
-    "`rallypoint logs`, `stacks`, `drain`, `checkpoint`, `restart`, `cancel`, `nodes exclude` or "
-    "`nodes allow` was used: by which host and version; at most once a minute each",
+    "somebody used `rallypoint logs`, `stacks`, `drain`, `checkpoint`, `restart`, `cancel`, "
+    "`nodes exclude` or `nodes allow`. Has the host and the version; once a minute for each "
+    "command and host",
     "somebody at {host} used rallypoint {command} (version {version}){left_out}",
     Level.INFO,
     quiet=False,
@@ -225,19 +227,19 @@ ASKED = EventKind(
 )
 RESTART = _hosted("restart", "the workers are started again after a failure")
 PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up yet")
-TAKEN_OVER = _hosted("taken_over", "a coordinator goes on with a job of another one")
-DEPOSED = _hosted("deposed", "this coordinator leads the job no more", "leads no more: {why}")
+TAKEN_OVER = _hosted("taken_over", "a coordinator continues a job of another one")
+DEPOSED = _hosted("deposed", "this coordinator no longer leads the job", "no longer leads: {why}")
 WAITS_TO_LEAD = _hosted("waits_to_lead", "the register of a job can't be claimed yet")
 NOT_RECORDED = _hosted(
     "not_recorded",
     "the register of a job can't be written",
-    "nothing could be recorded for {seconds} s ({why}): what this job decides waits, and its "
-    "workers are stopped if that goes on for too long",
+    "nothing could be recorded for {seconds} s ({why}): decisions of this job wait, and its "
+    "workers are stopped if this lasts too long",
 )
 RECORDED_AGAIN = _hosted(
     "recorded_again",
     "the register of a job can be written again",
-    "what this job decides is recorded again",
+    "decisions of this job are recorded again",
 )
 HISTORY_NOT_WRITTEN = _hosted(
     "history_not_written",
@@ -246,7 +248,7 @@ HISTORY_NOT_WRITTEN = _hosted(
 )
 NOT_KEPT = _routine(
     "not_kept",
-    "nothing can be kept of the job for `rallypoint status` after its end",
+    "the record of the job for `rallypoint status` after its end can't be written",
     "nothing of this job is kept in {path}: {why}",
     detail=Detail.ALWAYS,
 )
@@ -274,8 +276,8 @@ CONNECTION_CLOSED = _hosted(
 OPEN_FILES = _hosted("open_files", "connections wait: the process has no descriptor left")
 FAULT = _hosted(
     "fault",
-    "an unexpected error that did not end this agent, once per place in the code, with a total at "
-    "the end; please report this bug",
+    "an unexpected error that did not end this agent: a bug, please report it. Once for each "
+    "place in the code; the count follows at the end",
 )
 
 # The connection to the coordinator.
@@ -327,8 +329,8 @@ PREEMPT_NOTICE = EventKind("notice", "the command of `--preempt-notice` can't be
 SPAWN_FAILED = EventKind("spawn_failed", "a worker could not be started")
 STORE_UNREACHED = EventKind(
     "store_unreached",
-    "a node that waits for a place does not reach the workers' store: the round goes on without it",
-    "the round that runs goes on without this node: {why}",
+    "a node that waits for a place does not reach the workers' store: the round continues",
+    "the current round continues without this node: {why}",
 )
 PREPARED = EventKind("prepared", "the process that workers are forked from was lost, or warns")
 PREPARING = EventKind(
@@ -345,8 +347,8 @@ TIMER_EXPIRED = EventKind("timer_expired", "a worker is late for its own deadlin
 STDIN = EventKind(
     "stdin",
     "several workers read the terminal",
-    "several workers seem to read from this terminal, and each line goes to one of them: have one "
-    "rank alone ask for input",
+    "several workers seem to wait for input from this terminal, and only one gets the line that "
+    "you type: have one rank alone ask",
     quiet=False,
 )
 PATTERN_OFF = EventKind(
@@ -391,7 +393,7 @@ SERVE_SIGNAL = _command("signal", "`rallypoint serve` ends", "got {signal}: stop
 STORE_LISTENING = _command("store_listening", "a store listens", level=Level.INFO)
 STORE_STATS = _command(
     "store_stats",
-    "how much a store holds, for `--stats`",
+    "the contents of a store, for `--stats`",
     "{connections} connections, {keys} keys, {bytes} bytes, {waiting} waiting, {per_second:.0f} "
     "operations/s",
     Level.INFO,

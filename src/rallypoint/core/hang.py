@@ -177,10 +177,10 @@ def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerEx
     if behind.in_phase:
         where = f"in its phase {behind.in_phase}, {where}"
     if behind.in_phase == START:
-        where = "no step since its start, and which rank hangs is not known: see all stacks"
+        where = "no step since its start; which rank hangs is unknown: see all stacks"
     elif furthest > behind.step:
         where += f" while others are at {furthest}"
     if workers > 1 and sum(one.known for one in found) == 1:
-        where += ", but no other rank tells its steps: another one may hang, see all stacks"
+        where += ", but no other rank reports its steps: another rank may hang, see all stacks"
     text = f"no progress for {brief_seconds(behind.silent_s)} s: {where}"
     return node_id, replace(behind.failure, message=text, reason=text)

@@ -137,7 +137,7 @@ def unknown(question: Ask, waits_for: str) -> str:
     """
     if question.follow or question.subject not in _OF_WORKERS:
         return ""
-    return f"the state of the workers is not known yet: the job waits for {waits_for}: {AGAIN}"
+    return f"the coordinator does not know yet what runs: the job waits for {waits_for}: {AGAIN}"
 
 
 def _why_not(job: JobState, event: Requested) -> str:
@@ -147,7 +147,7 @@ def _why_not(job: JobState, event: Requested) -> str:
         return text
     if subject is Subject.CHECKPOINT and event.older_node:
         node = event.older_node
-        return f"node {node} runs an older version of Rallypoint, and can't be asked for it"
+        return f"node {node} runs an older version of Rallypoint, which does not know this command"
     if subject in _OF_MACHINES:
         return no_machine(job, subject, event.question.node)
     return ""
@@ -179,15 +179,24 @@ def _outcome(wanted: Request, job: JobState) -> Said | None:
         return Said(text, subject is Subject.CANCEL)
     if subject is Subject.EXCLUDE:
         again = f"rallypoint nodes allow {wanted.node} lets it in again"
-        return Said(f"the machine of node {wanted.node} takes part in no round any more; {again}")
+        return Said(
+            f"the machine of node {wanted.node} is excluded from all further rounds; {again}"
+        )
     if subject is Subject.ALLOW:
         return Said(f"the machine of node {wanted.node} is trusted again")
     if subject is Subject.CHECKPOINT:
         if job.save is None or job.save.number <= wanted.notices:
             is_late = state.round != wanted.round
             if is_late and wanted.was_lost:
-                return Said("the round has ended: whether it was saved before is not known", False)
-            return Said("the round has ended before it was asked for", False) if is_late else None
+                return Said(
+                    "the round has ended: it is unknown whether a checkpoint was saved before",
+                    False,
+                )
+            return (
+                Said("the round ended before the checkpoint was requested", False)
+                if is_late
+                else None
+            )
         if not job.save.is_over:
             return None
         return Said(job.save.outcome, not job.save.cut_short and bool(job.save.saved))
@@ -295,7 +304,7 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
     if job.round.phase is not RoundPhase.ACTIVE or not job.started:
         return f"no workers run now: the job waits for {waits_for}: {AGAIN}"
     if subject is Subject.CHECKPOINT and job.notice is not None:
-        return f"a checkpoint is asked for already: {job.notice.reason}"
+        return f"a checkpoint was already requested: {job.notice.reason}"
     return ""
 
 
@@ -306,7 +315,7 @@ def of_other_life(job: JobState, request: Ask) -> str:
     """
     if request.asked_in is None or request.incarnation in job.numbers:
         return ""
-    return "the job has begun anew since this was asked for: it is not done to the new one"
+    return "the job was started anew since this request, which is not applied to the new one"
 
 
 def no_machine(job: JobState, subject: Subject, node_id: str) -> str:

@@ -10,7 +10,7 @@ It outlives connections, and it knows when the agent may no longer act.
 * A coordinator that knows nothing of this session gets no report that was meant for another. One
   that has taken over the job resumes it, and is told again what the last one may have acknowledged
   and not have passed on (`Outbox.again`).
-* A coordinator of a lower epoch than one that has attached this node leads no more.
+* A coordinator of a lower epoch than one that has attached this node no longer leads.
 * A connection on which a heartbeat waits too long for its answer is dropped, while there is time
   for another.
 
@@ -503,7 +503,7 @@ class AgentEnd:
         former = self.attached
         replaced = former is not None and former.epoch != message.epoch
         if former is not None and epoch_number(message.epoch) < epoch_number(former.epoch):
-            return [Drop("it was answered by a coordinator that leads no more")]
+            return [Drop("it was answered by a coordinator that no longer leads")]
         self.attached, self._link, self._search = message, SessionLink.ATTACHED, None
         self._lease.attached(now)
         if not message.resumed:

@@ -239,23 +239,25 @@ NODES_AND_WORKERS = (
     _torch("--role", "NAME", "name of this node's kind of worker", "name", "workers.role",
          key="call", may_be_empty=True),
     _own("--scheduler", "auto|slurm|none",
-         "where values come from that are not given: auto: Slurm, in a step of several tasks",
+         "scheduler that supplies what the command line leaves out; auto: Slurm, in a step of "
+         "several tasks",
          "choice", default="auto"),
 )
 RENDEZVOUS = (
     _torch("--rdzv-endpoint", "HOST[:PORT]|DIR",
-           "where the nodes connect: one of them, or rallypoint serve; file: a directory that all"
-           " share; etcd: its members, HOST[:2379],...; kubernetes: a namespace",
+           "the node that hosts the coordinator, or rallypoint serve. With --rdzv-backend file: "
+           "a directory that all nodes share; etcd: its members, HOST[:2379],...; kubernetes: "
+           "the namespace, if not the pod's own",
            "place", default=":29400", key="call", may_be_empty=True),
     _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
            "name", "rendezvous.run_id", "none; random when alone", may_be_empty=True),
     _torch("--rdzv-backend", "NAME",
-           "tcp (or c10d, its name in torchrun), file, etcd or kubernetes (any node may host, and"
-           " the job outlives it), static, or a package's",
+           "tcp (c10d in torchrun): one node hosts the job. file, etcd, kubernetes: any node may "
+           "host, and any may be lost. static: fixed ranks. Or the backend of a package",
            default="tcp", key="call"),
     _torch("--rdzv-conf", "K=V,...",
-           "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
-           " that can bind the endpoint), and torchrun's other keys", may_be_empty=True),
+           "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the "
+           "node that can bind the endpoint), and torchrun's other keys", may_be_empty=True),
     _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
            "host", "rendezvous.local_addr", "the address of its connection to the coordinator",
          key="call", may_be_empty=True),
@@ -272,12 +274,12 @@ RENDEZVOUS = (
          "minimum age of a round before late nodes are admitted",
          "seconds", "rendezvous.min_growth_interval_s", key="any", not_with_handler=True),
     _own("--on-join", "restart|hold|at-checkpoint",
-         "late nodes: regrow at once, at the next restart, or when the workers have saved a"
-         " checkpoint that they were asked for",
+         "when late nodes are admitted: at once, at the next restart, or after a checkpoint that "
+         "the workers are asked for",
          "choice", "rendezvous.on_join", not_with_handler=True),
     _own("--max-node-losses", "N",
-         "rounds per hour that may end because nodes were lost, however many each; one more ends"
-         " the job",
+         "rounds per hour that may end because nodes were lost (any number of nodes each); one "
+         "more ends the job",
          "integer", "rendezvous.max_node_losses_per_hour", most=MAX_GIVEN, key="tcp"),
     _own("--stop-patience", "SECONDS",
          "more time, after --restart-grace, for nodes to stop their workers when more than two (and"
@@ -295,10 +297,10 @@ RENDEZVOUS = (
          "rank nodes by this first, for example rack-07; or by the line that FILE has or COMMAND"
          " prints",
          "name", "rendezvous.topology", key="tcp", not_with_handler=True, may_be_empty=True),
-    _own("--spares", "N", "number of --nnodes that stand by, and take the place of lost nodes",
+    _own("--spares", "N", "number of --nnodes that stand by to replace lost nodes",
          "integer", default="0", most=MAX_NODES, not_with_handler=True),
     _own("--world-multiple-of", "K",
-         "start only with a multiple of K workers; nodes that are too many for that stand by",
+         "start only with a multiple of K workers; surplus nodes stand by",
          "integer", "rendezvous.world_multiple_of", least=1, most=MAX_WORKERS_PER_NODE, key="tcp",
          not_with_handler=True),
 )
@@ -325,13 +327,13 @@ WHAT_RUNS = (
            " is set), and LOCAL_RANK 0",
            "switch", "workers.virtual_local_rank", key="call"),
     _own("--env-style", "|".join(ENV_STYLES),
-         "variables of other launchers for the workers: jax (jax.distributed.initialize() needs no"
-         " arguments), tensorflow (TF_CONFIG), mpi (Open MPI's, to be read), deepspeed; several"
-         " with commas",
+         "also set the variables of these, separated by commas. jax: "
+         "jax.distributed.initialize() needs no arguments; tensorflow: TF_CONFIG; mpi: Open "
+         "MPI's, for scripts that read them; deepspeed: those of its launcher",
          "styles", "rendezvous.env_styles", "torch", repeatable=True, key="call"),
     _own("--keep-env", "NAME",
-         "let workers have a variable that describes their agent's task to Slurm or an MPI, as"
-         " SLURM_PROCID; also 'SLURM_*'; repeatable",
+         "pass this variable of the agent's Slurm or MPI task to the workers, like SLURM_PROCID "
+         "or 'SLURM_*'; repeatable",
          "variables", "workers.keep_env", "none", repeatable=True, key="call"),
     Setting("--numa-binding", "node|socket|exclusive|core-complex",
             "run each worker on CPUs near its GPU; without GPUs the workers are spread over the"
@@ -342,9 +344,9 @@ FAILURES = (
     _torch("--max-restarts", "N", "restarts after worker failures, over the whole job",
            "integer", "rendezvous.max_restarts", most=MAX_GIVEN, key="call"),
     _own("--hang-timeout", "SECONDS[,PHASE=SECONDS,...]",
-         "fail a worker that reports steps (rallypoint.worker.progress, --progress-pattern) and"
-         " makes none for this long; phases may have their own: start (the first step),"
-         " rallypoint.worker.phase",
+         "a worker that reports steps (rallypoint.worker.progress, --progress-pattern) fails "
+         "after this long without a step. A PHASE has its own limit: start, until the first "
+         "step, or a name from rallypoint.worker.phase",
          "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True,
          key="call"),
     _own("--max-runtime", "SECONDS",
@@ -355,8 +357,7 @@ FAILURES = (
     _own("--restart-backoff", "SECONDS", "pause before a restart, doubled each time",
          "seconds", "rendezvous.restart_backoff_s"),
     _own("--max-no-progress", "N",
-         "end the job when it has failed N times in a row in the same way and got no further; 3 is"
-         " a good choice",
+         "end the job after N equal failures in a row without progress; 3 is a good choice",
          "integer", "rendezvous.max_no_progress", "never", most=MAX_GIVEN,
          key="call"),
     _own("--hold-back-after", "N",
@@ -376,7 +377,8 @@ FAILURES = (
          "seconds", "rendezvous.reset_grace_s", "a third of the lease",
          follows="lease_s", key="tcp"),
     _own("--reconnect-timeout", "SECONDS",
-         "how long to look for a lost coordinator, at least the lease, when the workers are killed",
+         "how long to look for a lost coordinator; at least the lease, after which the workers "
+         "are killed",
          "seconds", "rendezvous.reconnect_timeout_s",
          "120 if it does not answer, the lease if it refuses",
          not_with_handler=True),
@@ -389,24 +391,24 @@ STOPPING = (
     _torch("--signals-to-handle", "NAME,...", "signals that stop the job",
            "signals", "stop.signals", key="call", may_be_empty=True),
     _own("--drain-deadline", "SECONDS",
-         "time for a node that is asked to leave: for the job's last checkpoint and for its workers"
-         " to stop, until SIGKILL",
+         "when this node is asked to leave: total time for a last checkpoint and for its workers "
+         "to stop, until SIGKILL",
          "seconds", "stop.drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S, key="call"),
-    _own("--drain-signal", "NAME", "asks workers for that checkpoint, besides rallypoint.worker",
+    _own("--drain-signal", "NAME", "signal that also asks the workers for that checkpoint",
          "signal", "stop.drain_signal"),
     _own("--preempt-notice", "FILE|cmd:COMMAND",
-         "this node leaves when FILE appears, or COMMAND ends with 0 (run every 5 s)",
+         "leave the job when FILE appears, or COMMAND exits with 0 (run every 5 s)",
          "notice", "stop.preempt_notice"),
     _own("--stop-at", "TIME",
          "when this node's allocation ends: seconds since 1970, or 2030-12-31T18:30:00",
          default="what Slurm says", of_one_agent=True),
     _own("--stop-before", "SECONDS",
-         "leave the job so long before --stop-at, after a checkpoint; the exit code is that of"
-         " infrastructure, so that the job is started again",
+         "leave the job this long before --stop-at, after a checkpoint; the exit code is that of "
+         "infrastructure, so that the job is started again",
          "seconds", default="never", of_one_agent=True),
     _own("--signal-scope", "session|worker",
-         "what a stop signals at once: each worker with all that it started (session), or the"
-         " worker alone, and the rest when it has ended",
+         "processes that a stop signals at once: each worker and its child processes, or the "
+         "worker alone, and its children when it has ended",
          "choice", "stop.signal_scope"),
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds", key="call"),
@@ -416,13 +418,13 @@ STOPPING = (
 )
 OUTPUT = (
     _own("--output", "auto|inherit|prefix",
-         "workers' output untouched, or line by line with rank; auto: the latter at a terminal with"
-         " several workers",
+         "workers' output unchanged, or each line with its rank in front; auto: prefix in a "
+         "terminal with several workers",
          "choice", "output.mode"),
     _own("--quiet", "", "print nothing unless something fails", "switch", "output.quiet"),
     _own("--report", "auto|all|rank0|none",
-         "nodes that print a whole failure report, others print one line; auto: all of up to four,"
-         " else rank 0's and the failed worker's",
+         "nodes that print the full failure report; the others print one line. auto: all nodes "
+         "of up to four, else those of rank 0 and of the failed worker",
          "choice", "output.report"),
     _own("--log-format", "text|json", "form of the agent's own lines",
          "choice", "output.log_format"),
@@ -442,15 +444,15 @@ OUTPUT = (
     Setting("--logs-specs", "NAME", "plug-in that chooses the log files, by name",
             "logs_specs", "output.logs_specs", key="call"),
     _torch("--log-line-prefix-template", "TEXT",
-           "stands before each line of a teed stream; macros: ${role_name}, ${local_rank}, ${rank},"
+           "prefix of each line of a teed stream; macros: ${role_name}, ${local_rank}, ${rank},"
            " ${hostname}",
            "template", "output.prefix_template", "[${role_name}${local_rank}]:", key="call",
            may_be_empty=True),
     _torch("--local-ranks-filter", "RANK,...",
-           "only these reach the console; g12: global rank 12",
+           "only these local ranks print to the console; g12: global rank 12",
            "ranks", "output.local_ranks_filter", "all", key="call", may_be_empty=True),
     _torch("--duplicate-stdout-filters", "TEXT,...",
-           "copy teed lines with one of these to one file per round; two commas stand for one",
+           "copy teed lines that contain one of these texts to one file per round; ,, is a comma",
            "texts", "output.duplicate_stdout_filters", key="call", may_be_empty=True),
     _torch("--duplicate-stderr-filters", "TEXT,...", "the same for stderr",
            "texts", "output.duplicate_stderr_filters", key="call", may_be_empty=True),
@@ -465,16 +467,17 @@ WATCHING = (
            "where events go: null, console, jsonl:FILE, or a package's handler",
            "event_handler", "observe.event_log_handler", key="call"),
     _own("--json-summary", "FILE|DIR/",
-         "write the whole outcome to FILE at the end, or to a file in DIR with the node's name",
+         "write the outcome as JSON to FILE at the end, or to a file in DIR named after the node",
          "file", "observe.json_summary", of_one_agent=True),
     _own("--history", "FILE|DIR/|none",
-         "the node that hosts the job appends its events to FILE, or a file in DIR, for rallypoint"
-         " events; none: keep nothing after its end",
+         "the hosting node appends the job's events to FILE, or to a file in DIR named after the "
+         "job; rallypoint events FILE shows them. none: keep nothing after the job's end",
          "file", "observe.history", "a directory in your home, where rallypoint status looks",
          of_one_agent=True, key="call"),
     _own("--progress-pattern", "NAME|REGEX",
-         "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
-         " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",
+         "read steps from the workers' output: hf-trainer, lightning, megatron, torchtitan, "
+         "accelerate, or a regular expression with (?P<step>...) and optionally total, loss, "
+         "tokens",
          "pattern", "output.progress_pattern", "none", key="call"),
     _own("--export-run-id", "wandb|mlflow,...",
          "workers of all rounds log to one run of W&B or MLflow, named after --rdzv-id",
@@ -495,7 +498,8 @@ ACCESS = (
     _own("--insecure", "", "let every host that reaches the port take part",
          "switch", "access.insecure", key="tcp"),
     _own("--store-allow", "CIDR,...",
-         "networks that may use this node's workers' store, besides the job's nodes; repeatable",
+         "networks that may use the workers' store of this node, besides the job's nodes; "
+         "repeatable",
          "networks", "access.store_networks", repeatable=True),
 )
 GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
@@ -519,7 +523,7 @@ KEYS = (
     Setting("last_call_timeout", "SECONDS",
             "how long the first round waits for more than the minimum",
             "seconds", "rendezvous.last_call_s", least=MIN_SECONDS, key="any"),
-    Setting("host_timeout", "SECONDS", "how long it may take until a node hosts the coordinator",
+    Setting("host_timeout", "SECONDS", "how long to wait for a node that hosts the coordinator",
             "seconds", "rendezvous.host_timeout_s", least=MIN_SECONDS, key="tcp"),
     Setting("is_host", "", "true: this node hosts the coordinator; false: it never does",
             "switch", "rendezvous.is_host", "the node that can bind the endpoint", key="tcp"),
@@ -531,8 +535,9 @@ KEYS = (
             "seconds", "register.hold_s", least=HOLD_MIN_S, most=HOLD_MAX_S),
     Setting("keep_alive_max_attempt", "N", "see keep_alive_interval",
             "integer", default="3", least=1, most=MAX_GIVEN, key="any"),
-    Setting("close_timeout", "SECONDS", "ignored; a library handler's node may take so long to"
-            " stop its workers and come back",
+    Setting("close_timeout", "SECONDS",
+            "ignored; with a handler of the library: how long a node may take to stop its workers"
+            " and come back",
             "seconds", default="30", least=MIN_SECONDS, key="any"),
     Setting("heartbeat_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="any"),
     Setting("read_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="tcp"),

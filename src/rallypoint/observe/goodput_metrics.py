@@ -14,7 +14,7 @@ def goodput_families(prefix: str, views: Sequence[tuple[Labels, GoodputView]]) -
         f"{prefix}job_seconds",
         # No counter: a node that was silent takes the time back from what it seemed to do.
         "gauge",
-        "Seconds of the job by what they were spent on, and by what caused that",
+        "Seconds of the job, by what they were spent on and by the cause",
         tuple(
             Sample(part.seconds, (*labels, ("spent", part.spent), ("cause", part.cause)))
             for labels, view in views
@@ -37,7 +37,7 @@ _NUMBERS: tuple[tuple[str, Kind, str, Callable[[GoodputView], float | None]], ..
     (
         "lost_steps",
         "gauge",
-        "Steps that were done again, or are to be",
+        "Steps that were done again, or have to be",
         lambda view: view.lost_steps,
     ),
     ("faults_total", "counter", "Rounds that a fault has ended", lambda view: view.faults),

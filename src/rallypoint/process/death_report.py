@@ -60,7 +60,7 @@ def tell(
             return None
     if notice.place is None and isinstance(notice, DeathNotice):
         return None
-    # The end of its pipe shows that an agent ends, not that it is dead, or leads no more.
+    # The end of its pipe shows that an agent ends, not that it is dead, or no longer leads.
     while os.getppid() == agent_pid:
         if time.monotonic() >= began_at + _END_S:
             return None

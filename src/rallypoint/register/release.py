@@ -35,7 +35,7 @@ _CALL_S = 1.75
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
-    """Mark the record of the job, unless the epoch of the notice leads no more.
+    """Mark the record of the job, unless the epoch of the notice no longer leads.
 
     Returns whether this call has marked it, as far as is known.
 

@@ -57,8 +57,9 @@ class VersionFile(Struct, frozen=True):
 
 def _same_token() -> str:
     return (
-        "start all nodes with the same token (`rallypoint token` on one node prints it), by "
-        f"~/.config/rallypoint/token, RALLYPOINT_TOKEN or {named.token_file}, or use another run id"
+        "start all nodes with the same token, or use another run id. `rallypoint token` on one "
+        "node prints it; give it to the others as ~/.config/rallypoint/token, in RALLYPOINT_TOKEN "
+        f"or by {named.token_file}"
     )
 
 

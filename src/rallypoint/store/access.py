@@ -177,7 +177,7 @@ class AccessGate:
             peer = self._forget(connection)
             reason = (
                 f"no node of this round has enrolled from {peer.address}; if it is one of its "
-                f"machines, give its agent --local-addr {peer.address}; "
+                "machines, give its agent that address with --local-addr; "
                 f"{self._way_in(peer)}"
             )
             dropped.append((connection, Refusal(peer, reason)))

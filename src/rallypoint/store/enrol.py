@@ -79,8 +79,9 @@ async def _until_reached(
         await asyncio.sleep(max(0.0, min(next(pauses), deadline - loop.time())))
     raise EnrolmentError(
         f"node {node} at {_own_address(host, port)} could not reach the round store at "
-        f"{host}:{port} within {timeout_s:g} s: {_reason(cause)}: "
-        f"open that port, or change that node's {named.local_addr}"
+        f"{host}:{port} within {timeout_s:g} s: {_reason(cause)}. "
+        "Open the port in the firewall between the two, or give the store's node an address "
+        f"that the others reach with {named.local_addr}"
     ) from cause
 
 

@@ -102,7 +102,7 @@ def checked_host(host: str) -> str:
         host = host[1:-1]
     if not is_host(host) or (":" in host and not _is_ipv6(host)):
         hint = ", without a port" if ":" in host else ""
-        hint = ": no shell has replaced the variable" if is_unset_variable(host) else hint
+        hint = ": the variable was not expanded by a shell" if is_unset_variable(host) else hint
         raise ValueError(f"needs a host name or an address{hint}")
     return host
 

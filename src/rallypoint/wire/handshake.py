@@ -400,8 +400,9 @@ class ServerHandshake(_Handshake):
         if not compare_digest(proof, expected) or not token:
             job = quoted_job(context.run_id)
             self.last_words = self._refusal(
-                f"wrong token for {job}, or another job uses this endpoint: use the job's "
-                f"{named.rdzv_id} and token (`rallypoint token` prints it), or choose another port"
+                f"wrong token for {job}, or another job uses this endpoint. All nodes of a job "
+                f"need the same {named.rdzv_id} and token (`rallypoint token` prints it); another "
+                "job needs another port"
             )
             raise AccessError(
                 f"refused a node: wrong token for {job}: {how_to_get_a_token()}"
@@ -423,8 +424,9 @@ class ServerHandshake(_Handshake):
 def altered() -> ProtocolError:
     """Return the error for a negotiated version that is older than the newest common one."""
     return ProtocolError(
-        "the first messages between node and coordinator were altered on the way, forcing an older "
-        "protocol version: look for a proxy between the two"
+        "the handshake of a node and the coordinator was altered on its way: both speak a newer "
+        "version of Rallypoint's protocol than it names. Find what is between the two: a "
+        "proxy, or another program at the endpoint"
     )
 
 

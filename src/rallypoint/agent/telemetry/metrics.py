@@ -107,7 +107,7 @@ class PrometheusMetrics(Observer):
         yield _family(
             "phase_seconds",
             "histogram",
-            "How long the phases of rounds took",
+            "Durations of the phases of rounds",
             (
                 sample
                 for name, histogram in sorted(self._phases.items())
@@ -156,9 +156,9 @@ _PROGRESS: tuple[tuple[str, str, Callable[[Progress], float | None]], ...] = (
         "Seconds since a worker last reported progress",
         lambda told: told.age_s,
     ),
-    ("steps_wanted", "How many steps a worker has to make", lambda told: told.total),
+    ("steps_wanted", "Number of steps that a worker is to make", lambda told: told.total),
     ("loss", "The last loss that a worker reported", lambda told: told.loss),
-    ("tokens", "How many tokens a worker has seen", lambda told: told.tokens),
+    ("tokens", "Tokens that a worker has processed", lambda told: told.tokens),
 )
 
 

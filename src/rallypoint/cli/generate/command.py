@@ -41,8 +41,8 @@ GENERATE = Command(
     f"""\
 usage: rallypoint generate KIND [options]
 
-Print what another system needs to run jobs, to be read, changed and given to it.
-Nothing is changed. KIND is one of
+Print a manifest or a batch script with which a cluster runs jobs. Read it, edit
+it, and submit it yourself: this command changes nothing. KIND is one of
 
 {_LIST}
 

@@ -47,35 +47,35 @@ KUBERNETES = Command(
     """\
 usage: rallypoint generate kubernetes --image IMAGE [options] [SCRIPT [its arguments]]
 
-Print what runs SCRIPT (train.py) in pods, one agent in each, as YAML with
-comments: to be read, changed, and given to kubectl.
+Print YAML that runs SCRIPT (train.py) in pods, with one agent in each pod. Read
+it, edit it, and pass it to kubectl; its comments explain it.
 
   rallypoint generate kubernetes --image me/digits:1 --nodes 4 --gpus 8 train.py \\
       | kubectl apply -f -
 """,
     (
         (
-            "What Kubernetes gets",
+            "Objects",
             (
                 Setting("--job", "", "an Indexed Job and a headless Service (this is the default)"),
                 Setting("--jobset", "", "a JobSet, which needs JobSet in the cluster"),
                 Setting("--trainer", "", "a TrainingRuntime and a TrainJob of Kubeflow Trainer v2"),
-                Setting("--name", "NAME", "of the job and its objects", default="train"),
-                Setting("--namespace", "NAME", "of all objects", default="default"),
-                Setting("--queue", "NAME", "the queue of Kueue that admits the job"),
+                Setting("--name", "NAME", "name of the job and its objects", default="train"),
+                Setting("--namespace", "NAME", "namespace of all objects", default="default"),
+                Setting("--queue", "NAME", "queue of Kueue that admits the job"),
                 Setting(
-                    "--label", "KEY=VALUE", "of the job and its pods; repeatable", repeatable=True
+                    "--label", "KEY=VALUE", "label of job and pods; repeatable", repeatable=True
                 ),
                 Setting(
                     "--annotation",
                     "KEY=VALUE",
-                    "of the job and its pods; repeatable",
+                    "annotation of job and pods; repeatable",
                     repeatable=True,
                 ),
                 Setting(
                     "--ttl",
                     "SECONDS",
-                    "remove the Job or JobSet and its pods so long after its end",
+                    "remove the Job or JobSet and its pods this long after its end",
                     default="never",
                 ),
             ),
@@ -83,22 +83,22 @@ comments: to be read, changed, and given to kubectl.
         (
             "Pods",
             (
-                Setting("--image", "IMAGE", "has rallypoint, Python and the script", required=True),
+                Setting("--image", "IMAGE", "with rallypoint, Python and SCRIPT", required=True),
                 Setting(
                     "--nodes",
                     "N|MIN:MAX",
-                    "pods, the spare ones included; MIN:MAX: it starts with MIN",
+                    "number of pods, with the spare ones; MIN:MAX: the job starts with MIN",
                     default="2",
                 ),
                 Setting("--gpus", "N", "GPUs of each pod (nvidia.com/gpu)", default="none"),
                 Setting("--cpus", "N", "CPUs that each pod asks for, like 8", default="none"),
                 Setting("--memory", "SIZE", "memory of each pod, like 64Gi", default="no limit"),
-                Setting("--shm", "SIZE", "limit of /dev/shm; a part of that memory", default=_SHM),
-                Setting("--user", "UID", "the user of all processes", default=_USER),
+                Setting("--shm", "SIZE", "limit of /dev/shm, part of that memory", default=_SHM),
+                Setting("--user", "UID", "user id of all processes", default=_USER),
                 Setting(
                     "--pull-secret",
                     "NAME",
-                    "a Secret by which the image is pulled; repeatable",
+                    "Secret for pulling the image; repeatable",
                     repeatable=True,
                 ),
             ),
@@ -106,20 +106,20 @@ comments: to be read, changed, and given to kubectl.
         (
             "Options of rallypoint run",
             (
-                Setting("--spares", "N", "so many of --nodes stand by", default="0"),
+                Setting("--spares", "N", "number of --nodes that stand by", default="0"),
                 Setting("--nproc-per-node", "N", "workers of a pod", default="its GPUs, or 1"),
                 Setting("--max-restarts", "N", "restarts after worker failures", default="3"),
                 Setting(
                     "--env-style",
                     "|".join(ENV_STYLES),
-                    "whose variables workers have, besides torch's",
+                    "also set the variables of these for workers",
                     kind="styles",
                     default="torch",
                 ),
                 Setting(
                     "--drain-deadline",
                     "SECONDS",
-                    "for a last checkpoint when a pod is evicted",
+                    "time for a last checkpoint when a pod is evicted",
                     default="60",
                 ),
                 Setting(

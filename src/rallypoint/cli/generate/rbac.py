@@ -27,13 +27,13 @@ serviceAccountName in their specification.
                 Setting(
                     "--namespace",
                     "NAME",
-                    "where the jobs' records are kept: the pods' own, as a rule",
+                    "namespace of the jobs' records, usually that of the pods",
                     default=_NAMESPACE,
                 ),
                 Setting(
                     "--service-account",
                     "[NAMESPACE:]NAME",
-                    "of the pods; the other namespace, if theirs is not that of the records",
+                    "service account of the pods, with its namespace if that is not --namespace",
                     default=_ACCOUNT,
                 ),
             ),

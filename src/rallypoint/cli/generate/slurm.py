@@ -29,44 +29,45 @@ SLURM = Command(
     """\
 usage: rallypoint generate slurm [options] [SCRIPT [its arguments]]
 
-Print a batch script that runs SCRIPT (train.py) on the nodes of a Slurm job,
-one agent on each, with comments: to be read, changed, and given to sbatch.
+Print a batch script that runs SCRIPT (train.py) on the nodes of a Slurm job, with
+one agent on each node. Read it, edit it, and pass it to sbatch; its comments
+explain it.
 
   rallypoint generate slurm --nodes 4 --spares 1 --gpus 8 train.py > train.sbatch
   sbatch train.sbatch
 """,
     (
         (
-            "What Slurm gets",
+            "Slurm job",
             (
-                Setting("--nodes", "N", "nodes, the spare ones included", default="2"),
+                Setting("--nodes", "N", "number of nodes, with the spare ones", default="2"),
                 Setting("--gpus", "N", "GPUs of each node", default="none"),
                 Setting("--cpus", "N", "CPUs that the workers of a node share", default="Slurm's"),
-                Setting("--time", "[D-]H:MM:SS", "the time limit; or minutes", default="1:00:00"),
+                Setting("--time", "[D-]H:MM:SS", "time limit, or minutes", default="1:00:00"),
                 Setting(
-                    "--name", "NAME", "of the job, and of the folder of its logs", default="train"
+                    "--name", "NAME", "name of the job and of its log directory", default="train"
                 ),
-                Setting("--partition", "NAME", "where it runs", default="Slurm's default"),
-                Setting("--account", "NAME", "who pays for it", default="Slurm's default"),
+                Setting("--partition", "NAME", "partition of the job", default="Slurm's default"),
+                Setting("--account", "NAME", "account that pays", default="Slurm's default"),
             ),
         ),
         (
             "Options of rallypoint run",
             (
-                Setting("--spares", "N", "so many of --nodes stand by", default="0"),
+                Setting("--spares", "N", "number of --nodes that stand by", default="0"),
                 Setting("--nproc-per-node", "N", "workers of a node", default="its GPUs, or 1"),
                 Setting("--max-restarts", "N", "restarts after worker failures", default="3"),
                 Setting(
                     "--env-style",
                     "|".join(ENV_STYLES),
-                    "whose variables workers have, besides torch's",
+                    "also set the variables of these for workers",
                     kind="styles",
                     default="torch",
                 ),
                 Setting(
                     "--stop-before",
                     "SECONDS",
-                    "save a checkpoint and stop so long before the time limit; then Slurm starts"
+                    "save a checkpoint and stop this long before the time limit; then Slurm starts"
                     " the job again",
                     default="120",
                 ),

@@ -119,4 +119,6 @@ class LaunchedJob:
                 self._over.set_result(effect)
 
     def _not_stopped(self) -> None:
-        self._output.say("Ctrl-Z has no effect: the hosts would take the link for broken")
+        self._output.say(
+            "Ctrl-Z is ignored: a stopped launch would look like a broken link to the hosts"
+        )

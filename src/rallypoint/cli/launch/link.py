@@ -77,7 +77,7 @@ class HostLink:
     def _why(self, client: SshClient, code: int, trouble: str) -> tuple[str, bool]:
         said = client.last_words or self._reader.rest.decode("utf-8", "replace").strip()
         if trouble:
-            return f"its answer is not Rallypoint's: {trouble}", True
+            return f"it sent output that is not Rallypoint's: {trouble}", True
         if code < 0:
             return f"ssh was killed by signal {-code}", False
         if self._has_answered or code == _OF_SSH:
@@ -89,5 +89,5 @@ class HostLink:
         elif "No module named" in said:
             fix = "install rallypoint there, or give --python FILE, an interpreter that has it"
         else:
-            fix = "try ssh with this host by hand"
+            fix = "try ssh to this host by hand"
         return f"can't be used: {said or 'it says nothing'} (exit code {code}): {fix}", True

@@ -395,7 +395,7 @@ def _end(state: Launch) -> list[Effect]:
         code = SIGNALLED + state.caught[0]
     best = surest(state.said.values())
     if best is None:
-        told = "rallypoint: no agent has told how the job ended"
+        told = "rallypoint: no agent reported how the job ended"
         return [Print((told,)), _over(state, code)]
     same = [n for n in state.parts if n in state.said and state.said[n].outcome == best.outcome]
     name = next(each for each, said in state.said.items() if said is best)

@@ -29,7 +29,7 @@ _OTHERWISE = {
         "the first host, at a free port",
     ),
     "--rdzv-id": ("name of the job", "random"),
-    "--token-file": ("the secret that nodes share, a file here", ""),
+    "--token-file": ("the secret that nodes share, in a file on this machine", ""),
 }
 """The help of options with another meaning here, and their defaults."""
 
@@ -44,37 +44,39 @@ _OWN = (
     Setting(
         "--hostfile",
         "FILE",
-        "the same, one a line, as DeepSpeed and MPI have it",
+        "file with one host a line, in the format of DeepSpeed or MPI",
         "path",
         short="-f",
     ),
-    Setting("--exclude", "HOST,...", "hosts of the list that do not take part"),
+    Setting("--exclude", "HOST,...", "hosts of that list to leave out"),
     Setting(
         "--nodes",
         "N|MIN:MAX",
-        "so many work, further ones stand by; with fewer than MIN it ends",
+        "number of hosts that work; further hosts stand by; below MIN the job ends",
         default="all hosts",
     ),
     Setting(
         "--env",
         "NAME[=VALUE]",
-        "a variable for the agents and workers, with its value here or another; repeatable",
+        "variable for agents and workers, with VALUE or its value here; repeatable",
         short="-x",
         repeatable=True,
     ),
-    Setting("--chdir", "DIR", "where the agents run", default="the directory of this shell"),
+    Setting(
+        "--chdir", "DIR", "working directory of the agents", default="the directory of this shell"
+    ),
     Setting("--working-directory", "DIR", "the same as --chdir"),
-    Setting("--ssh", "COMMAND", "ssh with options of its own, as 'ssh -p 2222'", default="ssh"),
+    Setting("--ssh", "COMMAND", "ssh and its options, like 'ssh -p 2222'", default="ssh"),
     Setting(
         "--python",
         "FILE",
-        "the interpreter on the hosts that has rallypoint",
+        "Python interpreter on the hosts that has rallypoint",
         default="the path of this one",
     ),
     Setting(
         "--detach",
         "",
-        "let the agents run on without this terminal, and write to files on their hosts",
+        "leave the agents running without this terminal; they write to files on their hosts",
         "switch",
     ),
 )
@@ -91,7 +93,7 @@ and rallypoint must be installed there.
   two hosts with 8 workers each, in this directory, which both have
     rallypoint launch --hosts node-a,node-b --nproc-per-node 8 train.py
 
-  those of a hostfile; 2 of them suffice
+  the hosts of a hostfile, of which 2 suffice
     rallypoint launch --hostfile hosts.txt --nodes 2:4 --max-restarts 3 train.py
 
   a port and a user for ssh, a variable for the workers
@@ -107,12 +109,13 @@ and rallypoint must be installed there.
         ),
     ),
     """\
-Slots of a host become its --nproc-per-node, unless that is given. Without
---rdzv-endpoint the nodes connect at the first host, at a free port; the job then
+The slots of a host are its --nproc-per-node, unless that option is given. Without
+--rdzv-endpoint the nodes connect to the first host, at a free port; the job then
 ends with that host.
 
-First Ctrl-C: the job is cancelled on all hosts. Second: without waiting for the
-workers. When the link to a host breaks, its agent saves a checkpoint and leaves.
+The first Ctrl-C cancels the job on all hosts. The second one does not wait for
+the workers. When the link to a host breaks, its agent saves a checkpoint and
+leaves.
 
 """
     + paragraph(exit_codes_help("too few hosts, or it is worth starting again")),

@@ -199,7 +199,7 @@ def _nodes(scanned: Scanned, hosts: int) -> tuple[int, int]:
     """Return how many must take part, and how many work at most: the spare ones stand by."""
     given, alias = scanned.get("--nodes"), scanned.get("--nnodes")
     if given is not None and alias is not None and given.text != alias.text:
-        raise given.wrong(f"{alias.origin} says otherwise; give one of the two")
+        raise given.wrong(f"{alias.origin} gives another value; give one of the two")
     given = given or alias
     least, most = nodes(given) if given else (hosts, hosts)
     if given is not None and least > hosts:
@@ -248,7 +248,7 @@ def _variable(given: Given, environ: Mapping[str, str]) -> tuple[str, str]:
     if not _VARIABLE.fullmatch(name):
         raise given.wrong("needs NAME or NAME=VALUE")
     if name == TOKEN_VARIABLE:
-        raise given.wrong("the token gets to the hosts by itself, and by no command line")
+        raise given.wrong("the token is sent over ssh, never on a command line: leave it out")
     if not equals:
         if name not in environ:
             raise given.wrong("is not set here: give it as NAME=VALUE")

@@ -26,15 +26,15 @@ usage: rallypoint migrate 'COMMAND LINE'
        rallypoint migrate - < FILE
 
 Prints the line of rallypoint run, or of rallypoint launch, that starts the same
-job, and what is different, a line each. Nothing is started. It knows torchrun,
-python -m torch.distributed.run and .launch, ft_launcher, horovodrun, deepspeed,
-mpirun, mpiexec and srun. $VARIABLES in quotes are left for your shell.
+job, and one line for each difference. Starts nothing. Knows torchrun, python -m
+torch.distributed.run and .launch, ft_launcher, horovodrun, deepspeed, mpirun,
+mpiexec and srun. $VARIABLES in quotes are left for your shell.
 
     rallypoint migrate 'torchrun --nnodes $N --rdzv-endpoint $HEAD:29500 train.py'
     rallypoint migrate -- mpirun -np 8 -H node-a:4,node-b:4 python train.py
 
-Exit codes: 0 it says the same, 1 the line lacks something that has no
-equivalent, 2 it can't be translated.
+Exit codes: 0 the printed line does the same; 1 something has no equivalent and is
+left out; 2 the line can't be translated.
 """,
     (),
     may_have=("LINE", "WORD..."),

@@ -107,7 +107,7 @@ HEADS = {
     "horovodrun": f"hvd.init() finds no launcher of Horovod: {_READS}",
     "mpirun": f"MPI_Init finds no launcher of MPI: {_READS}; --env-style mpi adds Open MPI's",
     "srun": f"srun starts one agent on each node, which starts the workers: {_READS}",
-    "ft_launcher": "heartbeats of RankMonitorClient are not heard: workers tell their steps by "
+    "ft_launcher": "heartbeats of RankMonitorClient are ignored: report steps by "
     "rallypoint.worker.progress, or print them (--progress-pattern)",
 }
 """The line with the general difference for each launcher's jobs."""

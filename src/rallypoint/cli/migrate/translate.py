@@ -84,7 +84,7 @@ def translate(words: Sequence[Word]) -> Line:
     if first in _START_TORCHRUN:
         raise UsageError(f"{first} starts torchrun itself: rallypoint shim {first} ... is enough")
     known = "torchrun, torch.distributed.run, ft_launcher, horovodrun, deepspeed, mpirun, mpiexec"
-    raise UsageError(f"{shown(first)}: no launcher that is known here: {known}, srun")
+    raise UsageError(f"{shown(first)}: unknown launcher; known are {known}, srun")
 
 
 def _launcher_at(words: Sequence[Word]) -> tuple[str, int]:
@@ -164,12 +164,12 @@ def _from_torch(line: Line, words: list[Word]) -> None:
         line.program.insert(1, quoted("--local-rank=${local_rank}"))
     for word, text in zip(words, stand_ins(words, RUN.options), strict=True):
         if text == _UNKNOWN != word.text:
-            line.differs.append(f"{word.raw}: its options are not looked at")
+            line.differs.append(f"{word.raw}: its options are ignored")
     if "--max-restarts" in scanned.values:
         line.differs.append("--max-restarts counts the failures of the whole job, not of each node")
     if "--nnodes" in scanned.values and scanned.nodes[1] > 1:
         line.differs.append(
-            "nodes prove by a token that they belong together: where they have no home directory "
+            "nodes authenticate with a shared token: where they have no home directory "
             "in common, see rallypoint token --help"
         )
 
@@ -182,8 +182,8 @@ def _read(line: Line, words: list[Word]) -> list[Word]:
         name = spelled if spelled in rows else spelled.replace("_", "-")
         if name not in rows:
             raise UsageError(
-                f"{shown(spelled)}: not known here as an option of {line.launcher}: leave it out, "
-                "and look in rallypoint run --help for what it does"
+                f"{shown(spelled)}: unknown option of {line.launcher}: leave it out, and "
+                "look for its equivalent in rallypoint run --help"
             )
         number = 1 + (0 if "=" in words[0].text else rows[name].values)
         _decide(line, name, words[:number])
@@ -272,7 +272,9 @@ def _place(line: Line) -> None:
                 "the number of processes: each host starts its slots, or --nproc-per-node; "
                 "--nodes MIN:MAX says how many hosts work"
             )
-    line.differs.append("ssh must reach the hosts without a question, and rallypoint be there")
+    line.differs.append(
+        "ssh must reach the hosts without a password, and rallypoint must be installed there"
+    )
 
 
 def _without_hosts(line: Line) -> None:
@@ -304,19 +306,21 @@ def _as_deepspeed(line: Line) -> None:
         give("--master-port", port or "29500")
         return
     if not facts.keys() & {"hosts", "hostfile"}:
-        line.differs.append("no hostfile: this machine alone, though DeepSpeed has /job/hostfile")
+        line.differs.append(
+            "no hostfile: only this machine is used; DeepSpeed would read /job/hostfile"
+        )
     elif nodes is not None:
         give("--nodes", nodes)
     if port is not None:
         give("--store-port", port)
     if address is not None:
-        line.differs.append("--master_addr: it is the node of rank 0, whichever host that is")
+        line.differs.append("--master_addr: it is always the node of rank 0")
 
 
 def _program(line: Line, words: list[Word]) -> None:
     """Add the program of the workers: a script, a module or a program."""
     if not words:
-        raise UsageError(f"{line.launcher}: the program that it starts is missing")
+        raise UsageError(f"{line.launcher}: the program to start is missing")
     if ":" in (word.text for word in words):
         raise UsageError("several programs in one job (:) have no equivalent: start one job each")
     line.program = words
@@ -360,7 +364,7 @@ def _from_srun(line: Line, words: list[Word]) -> None:
             total, hosts = line.number("np"), line.number("nodes")
             if not total or not hosts or total % hosts:
                 raise UsageError(
-                    "srun: the number of tasks on each node is missing: give --ntasks-per-node N"
+                    "srun: the number of tasks per node is missing: give --ntasks-per-node N"
                 )
             per_node = quoted(str(total // hosts))
         if per_node is not None:
@@ -375,6 +379,6 @@ def _from_srun(line: Line, words: list[Word]) -> None:
         line.before += [quoted(flag), value]
     for flag in ("--cpus-per-task", "--gpus-per-node"):
         if flag in facts and not line.number(flag):
-            raise UsageError(f"srun: {flag}: needs a number, which is then that of all workers")
+            raise UsageError(f"srun: {flag}: needs a number: that of all workers")
         if flag in facts:
             line.before += [quoted(flag), quoted(str(line.number(flag) * workers))]

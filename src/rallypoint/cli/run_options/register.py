@@ -38,7 +38,7 @@ def read_register(
     if (job is None or job.text == UNNAMED_RUN_ID) and not _is_file_store(scanned):
         raise UsageError(
             f"{was_empty(scanned, '--rdzv-id')}{_by(scanned, backend)}: {_row(backend).holds} may "
-            f"hold many jobs: give {named.rdzv_id}, the same on all nodes of this job, like "
+            f"hold many jobs: give {named.rdzv_id}, the same for all nodes of this job, like "
             f"{named.rdzv_id} my-job-1"
         )
     return register, rest
@@ -123,7 +123,7 @@ def _add_password(
 def check_conf(rest: Scanned) -> None:
     """Check the `--rdzv-conf` of a command that uses it only for the place. Raises UsageError."""
     for _, other in rest.conf():
-        raise other.wrong("only the keys of the backend are of use here")
+        raise other.wrong("only keys of the backend have an effect here")
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:

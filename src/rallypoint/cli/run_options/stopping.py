@@ -54,9 +54,7 @@ def _leave_in_s(
         return None
     before_s = values.seconds(before)
     if end is None:
-        notices.append(
-            f"{before.origin} has no effect without the time of the end: give --stop-at TIME"
-        )
+        notices.append(f"{before.origin} has no effect without an end time: give --stop-at TIME")
         return None
     if end_at is None or not 0 < end_at - now < _YEAR_S:
         why = "there is no end" if end_at is None else "it is over, or more than a year away"

@@ -21,8 +21,9 @@ _SAYS_HOW = ("--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port")
 _INDEX = "JOB_COMPLETION_INDEX"
 """The variable with the number of a pod of an Indexed Job."""
 _BY_MPI = """\
-mpirun has started this command {tasks} times, each for the whole job: start it once on each \
-node, with --nnodes and --rdzv-endpoint (separate jobs: --standalone)"""
+mpirun has started this command {tasks} times, and each runs the whole job (if that is \
+wanted, add --standalone). For one job, start it once on each node, with --nnodes and \
+--rdzv-endpoint"""
 
 _SLURM_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _WITHOUT_SRUN = """\

@@ -41,17 +41,18 @@ SHIM = Command(
     """\
 usage: rallypoint shim COMMAND [its arguments]
 
-Runs COMMAND, with Rallypoint in the place of torchrun: where it, or a program
-that it starts, runs torchrun or python -m torch.distributed.run, or calls
-torch.distributed.run or torch.distributed.launcher, that is rallypoint run.
+Runs COMMAND, with Rallypoint in the place of torchrun. rallypoint run replaces
+torchrun and python -m torch.distributed.run, also in programs that COMMAND
+starts. It also replaces calls of torch.distributed.run and
+torch.distributed.launcher.
 
     rallypoint shim accelerate launch --num_processes 2 train.py
     rallypoint shim fabric run --devices 2 train.py
     RALLYPOINT_HANG_TIMEOUT=300 rallypoint shim bash train.sh
 
-An option of torchrun that rallypoint run does not have hands over to the next
-torchrun in PATH, and one line says so. Options of rallypoint run that torchrun
-does not have are given by their variables. Workers do not inherit the shim.
+If the command line has an option that rallypoint run lacks, the next torchrun in
+PATH runs the job, and one line says so. Give options that torchrun lacks by their
+variables, as above. Workers do not inherit the shim.
 
 Exit codes: those of COMMAND; 2 wrong usage, or no such program.
 """,

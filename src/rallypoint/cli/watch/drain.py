@@ -43,15 +43,16 @@ usage: rallypoint drain NODE [ENDPOINT] [options]
 
 Make a node leave its job, and wait until it has left; the last line says whether
 a checkpoint was saved before. NODE is its id, as the job's lines show it, or the
-name of its host, where one node runs there.
+name of its host if only one node runs there.
 
-The workers of the whole job may save a checkpoint first; then the node stops
-its workers and leaves, and the other nodes continue without it. No restart is
-charged. The node's --drain-deadline limits all of this. A job whose coordinator
-lives on that very node ends as preempted, unless any node may lead it: in a
-terminal a question comes first, elsewhere the first line says so. ENDPOINT is
-what the job's nodes have as --rdzv-endpoint; without one, it is your job on this
-machine.
+All workers of the job may save a checkpoint first. Then the node stops its
+workers and leaves, and the other nodes continue without it. This does not count
+against --max-restarts. The node's --drain-deadline limits the whole time.
+
+If the node hosts the coordinator, the job ends as preempted, unless any node may
+lead it. In a terminal the command then asks first; elsewhere its first line says
+so. ENDPOINT is the --rdzv-endpoint of the job's nodes; the default is your job
+on this machine.
 
   rallypoint drain node-3 node-0:29400 --job digits
   rallypoint drain node-3 /shared/jobs --job digits
@@ -60,18 +61,20 @@ machine.
         (
             "Options",
             (
-                Setting("--yes", "", "do not ask, also where the job ends with the node", "switch"),
-                Setting("--no-wait", "", "return once the node has the request", "switch"),
+                Setting("--yes", "", "do not ask, even if the job ends with the node", "switch"),
+                Setting("--no-wait", "", "return as soon as the node has the request", "switch"),
                 Setting("--json", "", "print JSON, one line for each step", "switch"),
             ),
         ),
         HOW_TO_FIND,
     ),
     """\
-Exit codes: 0 the node has left (or has the request, with --no-wait), 1 you have
-not answered y, and nothing was done, 2 there is no such node or job, the
-coordinator there does not lead the job (the line says who does), or wrong
-usage, 75 no coordinator answers there, or it went away before the node had left.
+Exit codes:
+  0   the node has left (with --no-wait: it has the request)
+  1   you did not answer y: nothing was done
+  2   no such node or job, wrong usage, or another coordinator leads the job (the
+      line says which)
+  75  no coordinator answers, or it went away before the node had left
 """,
     ("NODE",),
     ("ENDPOINT",),

@@ -50,10 +50,10 @@ EVENTS = Command(
 usage: rallypoint events [ENDPOINT|FILE|DIR] [options]
 
 Show what happened to a job: nodes that joined, left or were lost, rounds and
-how they ended, restarts, checkpoints, hangs. Lines with ! tell of something
-that went wrong. ENDPOINT is what its nodes have as --rdzv-endpoint; without
-one, it is your job on this machine. FILE is one that --history has written, DIR
-is what was kept of a job that has ended.
+how they ended, restarts, checkpoints, hangs. Lines with ! show problems.
+ENDPOINT is the --rdzv-endpoint of its nodes; the default is your job on this
+machine. FILE was written by --history. DIR is the kept record of a job that has
+ended.
 
   rallypoint events
   rallypoint events node-0 --job digits -f
@@ -63,26 +63,24 @@ is what was kept of a job that has ended.
         (
             "Options",
             (
-                Setting(
-                    "--follow", "", "also what comes, until the job ends", "switch", short="-f"
-                ),
+                Setting("--follow", "", "show new events until the job ends", "switch", short="-f"),
                 Setting(
                     "--since",
                     "AGE|TIME",
-                    "only what is as young as 90s, 10m, 12h or 2d, or came after 22:30 or"
+                    "only events of the last 90s, 10m, 12h or 2d, or since 22:30 or"
                     " 2030-12-31T18:30:00",
                 ),
-                Setting("--failed", "", "only what went wrong", "switch"),
+                Setting("--failed", "", "only failures and other problems", "switch"),
                 Setting(
                     "--last",
                     "N",
-                    f"the newest N, not {LINES_MAX}",
+                    f"the newest N events, not {LINES_MAX}",
                     "integer",
                     least=1,
                     most=MAX_GIVEN,
                 ),
-                Setting("--all", "", "all that is known", "switch"),
-                Setting("--json", "", "print a line of JSON for each", "switch"),
+                Setting("--all", "", "all known events", "switch"),
+                Setting("--json", "", "print one line of JSON for each event", "switch"),
                 COLOUR,
             ),
         ),
@@ -195,7 +193,7 @@ class Events(Question):
         """Begin anew if a coordinator knows nothing of the job's past, and counts events from 1."""
         life = decoded(await asking.answer(Ask(Subject.STATUS)), JobView).incarnation
         if self._life not in (0, life):
-            say("the job has begun anew: the last events before that may be missing")
+            say("the job was started anew: the last events before that may be missing")
             self._last = 0
         self._life = life
 
@@ -236,7 +234,7 @@ def _entry(value: bytes) -> HistoryEntry | None:
         return None if value == b"null" else read_as(value, HistoryEntry)
     except UnreadableJsonError as error:
         raise UsageError(
-            f"the coordinator there tells of events in another way ({shown(str(error))}): use the "
+            f"the coordinator there sends events in another format ({shown(str(error))}): use the "
             "rallypoint of its version"
         ) from error
 

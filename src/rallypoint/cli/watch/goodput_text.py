@@ -24,7 +24,7 @@ def end_lines(view: GoodputView | None) -> tuple[str, ...]:
     if view.useful_s is None:
         if view.wall_s < VERY_LONG_S:
             return ()
-        return (f"goodput: no steps are known of these {wall} (--progress-pattern reads them)",)
+        return (f"goodput: no steps were reported in these {wall} (--progress-pattern reads them)",)
     if view.wall_s < LONG_S and not view.faults:
         return ()
     told = [f"{share(view.useful_s, view.wall_s)} of {wall} went into useful steps"]

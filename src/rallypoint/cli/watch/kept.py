@@ -168,7 +168,7 @@ def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
         if isinstance(error, NotHostedError) and not kept.has_ended:
             raise
         if isinstance(error, RendezvousConnectionError) and kept.living and not kept.has_ended:
-            who = f"agents on this machine look for it ({fold_names(kept.living)})"
+            who = f"agents on this machine look for the coordinator ({fold_names(kept.living)})"
             more = f"; {who}: rallypoint status {brief(kept.path)}"
             raise RendezvousConnectionError(f"{error}{more}") from error
         is_other = _is_of_another(kept, error)

@@ -38,13 +38,15 @@ LOGS = Command(
     """\
 usage: rallypoint logs [RANK|NODE...] [HOST:PORT|DIR] [options]
 
-Show the newest lines that workers wrote, from any machine: of all ranks, or of
-those that are named (17, 0-7, or a node's name). Each line stands behind the
-ranks that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each
-stream, but of one that goes to a terminal as it is. Files of --log-dir are
-read. HOST:PORT is what the job's nodes have as --rdzv-endpoint, with its port,
-or the directory; without one, it is your job on this machine. A directory of
-what was kept of a job that has ended is read, too.
+Show the newest lines that workers wrote, from any machine. Give ranks (17, 0-7)
+or names of nodes to see only theirs. The ranks that wrote a line stand before it:
+[0-63] epoch 3 done. Lines come from the files of --log-dir, or
+else from the last 32 KiB of each stream, which nodes keep. A stream that goes
+straight to a terminal is not kept.
+
+HOST:PORT is the --rdzv-endpoint of the job's nodes, with its port, or the
+directory; the default is your job on this machine. DIR may also be the kept
+record of a job that has ended.
 
   rallypoint logs
   rallypoint logs 17 --last 200
@@ -54,9 +56,7 @@ what was kept of a job that has ended is read, too.
         (
             "Options",
             (
-                Setting(
-                    "--follow", "", "also what comes, until the job ends", "switch", short="-f"
-                ),
+                Setting("--follow", "", "show new lines until the job ends", "switch", short="-f"),
                 Setting("--last", "N", "the newest N lines", "integer", default=str(LINES_MAX)),
                 Setting("--json", "", "print one line of JSON for each rank's line", "switch"),
             ),
@@ -142,11 +142,11 @@ class Logs(OfWorkers):
         if not found:
             here = fold_names(note.node for note in kept.notes if note.output)
             which = "these workers" if ranks or nodes else "the workers"
-            more = f"; of these nodes something is: {here}" if here else ""
+            more = f"; nodes with kept output: {here}" if here else ""
             if strange := [name for name in nodes if all(note.node != name for note in kept.notes)]:
                 name = shown(strange[0])
-                more += f"; {name} is taken for a node: a job's host is {name}:PORT"
-            say(f"nothing is kept of what {which} wrote{more}")
+                more += f"; {name} was read as a node: for the host of a job, write {name}:PORT"
+            say(f"no output of {which} is kept{more}")
         return 0
 
     async def talk(self, asking: Asking) -> int:
@@ -174,14 +174,14 @@ class Logs(OfWorkers):
         self._say_unread()
         say_missing(Gathered(missing=missing))
         if missing and is_empty and not self._unread:
-            raise RendezvousConnectionError("no node has told of a line")
+            raise RendezvousConnectionError("no node sent a line")
 
     def _further(self, wanted: Ask) -> Ask:
         """Return the question for the lines after the printed ones."""
         if len(read := self._read.all) <= READ_MAX:
             self._left_in = max((place.round for place in read), default=-1)
             return replace(wanted, newest=ALL_LINES, read=read, incarnation=self._life)
-        say(f"the lines since then are not shown: {len(read)} streams are followed")
+        say(f"the lines since then are not shown: {len(read)} streams are too many to resume")
         return replace(wanted, newest=0)
 
     async def _follow(self, asking: Asking, wanted: Ask) -> None:
@@ -214,7 +214,7 @@ class Logs(OfWorkers):
         """Keep the lines of a part for printing."""
         if part.told and part.incarnation != self._life:
             if self._life:
-                say("the job has begun anew: the last lines before that may be missing")
+                say("the job was started anew: the last lines before that may be missing")
             self._life, self._left_in, self._read = part.incarnation, -1, HowFar()
         if part.told and self._left_in >= 0:
             if part.round > self._left_in:
@@ -290,5 +290,5 @@ def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
 
 
 def left_out_text(left_out: int) -> str:
-    """Return the text in place of lines that came too fast."""
-    return f"... {count(left_out, 'byte')} left out: more than can be passed on was written"
+    """In place of lines that came too fast."""
+    return f"... {count(left_out, 'byte')} left out: the workers wrote more than can be sent"

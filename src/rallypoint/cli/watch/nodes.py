@@ -29,18 +29,18 @@ NODES = Command(
 usage: rallypoint nodes [ENDPOINT] [options]
        rallypoint nodes exclude|allow NODE [ENDPOINT] [options]
 
-Show which machines a job holds back, since when, why, and until when. A machine
-is held back for its losses, for failures of its workers (--hold-back-after), or
-because a node there can't start workers or does not reach rank 0.
+Show which machines a job holds back, since when, why, and until when. Reasons
+are losses of the machine, failures of its workers (--hold-back-after), and nodes
+that can't start workers or do not reach rank 0.
 
-  exclude  let the machine of NODE take part in no round any more; a node that
-           runs there is asked to leave, after a checkpoint
+  exclude  keep the machine of NODE out of all further rounds; a node that runs
+           there is asked to leave, after a checkpoint
   allow    trust the machine of NODE again, at once
 
-NODE is the id of a node, as the job's lines show it. allow takes the name of a
-machine, too, as rallypoint nodes shows it.
-ENDPOINT is what the job's nodes have as --rdzv-endpoint; without one, it is
-your job on this machine.
+NODE is the id of a node, as the job's lines show it. allow also takes the name
+of a machine, as rallypoint nodes shows it.
+ENDPOINT is the --rdzv-endpoint of the job's nodes; the default is your job on
+this machine.
 
   rallypoint nodes node-0 --job digits
   rallypoint nodes exclude node-3 node-0 --job digits
@@ -50,8 +50,10 @@ your job on this machine.
         HOW_TO_FIND,
     ),
     """\
-Exit codes: 0 it was answered or done, 2 there is no such job or node, or wrong
-usage, 75 no coordinator answers, or it went away.
+Exit codes:
+  0   the list was printed, or the change was made
+  2   no such job or node, or wrong usage
+  75  no coordinator answers, or it went away
 """,
     may_have=("ENDPOINT|exclude|allow", "NODE", "ENDPOINT"),
 )

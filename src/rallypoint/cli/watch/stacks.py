@@ -29,11 +29,11 @@ STACKS = Command(
     """\
 usage: rallypoint stacks [RANK|NODE...] [HOST:PORT|DIR] [options]
 
-Show what workers do just now, of all ranks or of those that are named (17,
-0-7, or a node's name): their Python stacks, or what the kernel says of another
-program. Equal stacks are shown once with their ranks, the odd ones first.
-HOST:PORT is what the job's nodes have as --rdzv-endpoint, with its port, or the
-directory; without one, it is your job on this machine.
+Show what workers are doing now: their Python stacks, or, of another program, the
+state that the kernel reports. Give ranks (17, 0-7) or names of nodes to see only
+those. Equal stacks are shown once with their ranks, rare ones first.
+HOST:PORT is the --rdzv-endpoint of the job's nodes, with its port, or the
+directory; the default is your job on this machine.
 
   rallypoint stacks
   rallypoint stacks 17 node-0:29400 --job digits --all
@@ -42,7 +42,7 @@ directory; without one, it is your job on this machine.
         (
             "Options",
             (
-                Setting("--all", "", f"also what does not fit into {LINES_MAX} lines", "switch"),
+                Setting("--all", "", f"show all, not only {LINES_MAX} lines", "switch"),
                 Setting("--json", "", "print one line of JSON for each rank", "switch"),
             ),
         ),
@@ -86,7 +86,7 @@ class Stacks(OfWorkers):
             found += (RankStacks(told.rank, part.node, part.round, told.text) for told in part.told)
             say_missing(part)
             if part.missing and not found:
-                raise RendezvousConnectionError("no node has told of a stack")
+                raise RendezvousConnectionError("no node sent a stack")
         found.sort(key=lambda one: one.rank)
         if self.as_json:
             print_lines([JsonLine(json_text(one)) for one in found])

@@ -65,13 +65,15 @@ STATUS = Command(
     """\
 usage: rallypoint status [ENDPOINT|FILE|DIR] [options]
 
-Show a job's state and what is holding it up: progress, where its time went,
-nodes, the end of its last round, and the command to type next. ENDPOINT is what
-its nodes have as --rdzv-endpoint, a host or a directory; without one, it is
-your job on this machine. Of several jobs it prints a table. FILE is one that
---history has written: its last status. Of a job that has ended it shows what is
-kept on this machine; DIR is a copy of that, the job's --log-dir, or the
-directory in which jobs are kept: they are listed.
+Show a job's state and what is holding it up: progress, time spent, nodes,
+the end of the last round, and the next command.
+
+ENDPOINT is the --rdzv-endpoint of its nodes, a host or a directory; the default
+is your job on this machine. For several jobs it prints a table. FILE was written
+by --history: the last status in it is shown.
+
+For a job that has ended, the record that this machine keeps is shown. DIR is a
+copy of that record, the job's --log-dir, or a directory of jobs, to list them.
 
   rallypoint status
   rallypoint status node-0 --job digits --watch
@@ -81,8 +83,8 @@ directory in which jobs are kept: they are listed.
         (
             "Options",
             (
-                Setting("--watch", "", "show it again each second until the job ends", "switch"),
-                Setting("--all", "", f"also what does not fit into {LINES_MAX} lines", "switch"),
+                Setting("--watch", "", "refresh each second until the job ends", "switch"),
+                Setting("--all", "", f"show all, not only {LINES_MAX} lines", "switch"),
                 Setting("--json", "", "print JSON, with all that is known", "switch"),
                 COLOUR,
             ),

@@ -132,7 +132,7 @@ def _unknown(view: JobView) -> list[str]:
     if view.known_since is None:
         return []
     since = clock_text(view.known_since)
-    return [f"events before {since} are known to the node that led then, and to --history"]
+    return [f"earlier events are kept only by the node that led before {since}, and by --history"]
 
 
 def table_lines(
@@ -299,7 +299,7 @@ def _goodput(view: GoodputView) -> list[str]:
         running = sum(part.seconds for part in view.parts if part.spent == _UNKNOWN)
         head = f"workers ran {share(running, view.wall_s)} of {wall}"
         if running >= NO_STEPS_S:
-            head += "; no steps are known: --progress-pattern"
+            head += "; no steps were reported: --progress-pattern"
     else:
         head = f"{share(view.useful_s, view.wall_s)} of {wall} went into useful steps"
         if view.lost_steps:

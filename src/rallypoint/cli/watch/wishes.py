@@ -21,15 +21,17 @@ from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.observe.printing import print_error
 
 EXIT_CODES = """\
-Exit codes: 0 it is done, 1 it could not be done (the line says why) or you have
-not answered y, 2 there is no such job there, nothing runs that it could be done
-to, or wrong usage, 75 no coordinator answers, it went away, or --timeout is over.
+Exit codes:
+  0   done
+  1   not done: the line says why, or you did not answer y
+  2   no such job, no workers that run, or wrong usage
+  75  no coordinator answers, it went away, or --timeout expired
 """
 _OPTIONS = (
     "Options",
     (
-        Setting("--yes", "", "do not ask whether the job is meant that was found here", "switch"),
-        Setting("--timeout", "S", "wait for so long at most", "seconds", default="600"),
+        Setting("--yes", "", "do not ask for confirmation", "switch"),
+        Setting("--timeout", "S", "wait at most this long", "seconds", default="600"),
         Setting("--json", "", "print JSON", "switch"),
     ),
 )
@@ -50,7 +52,7 @@ class Wish(Request):
         super().__init__(scanned, words)
         limit = scanned.get("--timeout")
         self.limit_s = 600.0 if limit is None else values.seconds(limit, positive=True)
-        self.late = f"it was not done within {self.limit_s:g} s (--timeout)"
+        self.late = f"not done within {self.limit_s:g} s (--timeout)"
 
     async def ask(self) -> int:
         """Make the request; a job that no word names has to be confirmed in a terminal."""

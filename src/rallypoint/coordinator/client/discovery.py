@@ -285,7 +285,9 @@ class _Discovery:
         while (secret := self._secret(create=False)) is None:
             if self._loop.time() > deadline:
                 raise no_token_error(self._config.endpoint)
-            self._on_status("waiting for a token: the first node makes one where they share a home")
+            self._on_status(
+                "waiting for a token: in a shared home directory the first node creates it"
+            )
             await asyncio.sleep(RETRY_S)
         return secret
 
@@ -360,15 +362,15 @@ class Redial:
 def _no_host(config: RendezvousConfig, waited_s: float, error: Exception) -> str:
     if isinstance(error, (PeerHungUpError, SilentPeerError)):
         return (
-            f"no coordinator answers at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
-            "Usual causes: the agent of the node that hosts is stopped; the node behind a proxy "
-            f"was not started. If another program uses that port, {_another_port(config)}"
+            f"no coordinator answers at {config.endpoint}: waited {waited_s:.0f} s ({error}). If "
+            f"another program uses that port, {_another_port(config)}. If it is a proxy, the node "
+            "behind it was not started. If it is the node that hosts, its agent is stopped"
         )
     return (
         f"no node hosts the coordinator at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
         "Usual causes: the node of that name was not started; the name points to another machine; "
-        "a firewall drops the port. If the name is that of a Kubernetes service with a cluster IP, "
-        f"use a headless service, or {named.rdzv_conf} is_host=1 on one node"
+        "a firewall drops the port. No pod can bind the cluster IP of a Kubernetes service: use a "
+        f"headless service, or {named.rdzv_conf} is_host=1 on one node"
     )
 
 

@@ -128,7 +128,7 @@ class OwnLeadership:
         return self.leadership
 
     async def lead(self, run_id: str) -> Leadership:
-        raise RendezvousConnectionError("this node leads no more")
+        raise RendezvousConnectionError("this node no longer leads")
 
     def forget(self, run_id: str) -> None:
         if self._on_lost is not None:

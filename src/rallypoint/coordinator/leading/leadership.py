@@ -122,7 +122,7 @@ class Leadership:
     def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
         """Lead from now on.
 
-        `on_deposed` is told, once, why this process leads no more; `on_record` that the register
+        `on_deposed` is told, once, why this process no longer leads; `on_record` that the register
         can't be written, and that it can be again.
         """
         self._on_deposed, self._on_record = on_deposed, on_record

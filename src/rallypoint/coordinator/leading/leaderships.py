@@ -79,7 +79,7 @@ class ManyLeaderships:
                 register = self._open_register(run_id)
                 record = await RegisterRecord(register, self._local.calls, run_id=run_id).read()
         except TimeoutError:
-            text = f"this coordinator does not lead {quoted_job(run_id)}, and its record is away"
+            text = f"this coordinator does not lead {quoted_job(run_id)}, and can't read its record"
             return text, False
         except RallypointError as error:
             return f"this coordinator does not lead {quoted_job(run_id)}: {error}", False
@@ -89,7 +89,7 @@ class ManyLeaderships:
         if record.is_vacant and verdict is not None:
             return f"{quoted_job(run_id)} has ended: {verdict.text}", True
         if record.is_vacant:
-            text = f"nobody leads {quoted_job(run_id)} at present: ask again in a few seconds"
+            text = f"no coordinator leads {quoted_job(run_id)} now: ask again in a few seconds"
             return text, False
         where = ", ".join(record.leader.addresses)
         text = f"this coordinator only stands ready to lead {quoted_job(run_id)}, which is led at "

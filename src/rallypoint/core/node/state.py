@@ -189,7 +189,7 @@ def _tell(state: WorkersState) -> list[NodeEffect]:
     what = "that the job is cancelled" if state.cancels else "that this node leaves"
     text = (
         f"waiting up to {time_s:g} s for the coordinator to acknowledge {what}; a second signal "
-        "ends it"
+        "ends the wait"
     )
     return [kinds.TELLING(text), wait(state, WaitKind.TELL, time_s)]
 

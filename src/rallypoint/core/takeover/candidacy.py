@@ -410,8 +410,8 @@ def gone() -> RendezvousConnectionError:
     nodes may live.
     """
     return RendezvousConnectionError(
-        "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
-        "for again"
+        "the job's record is gone: it was removed, or its directory is not mounted: looking for "
+        "it again"
     )
 
 

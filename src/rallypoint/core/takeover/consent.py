@@ -157,7 +157,7 @@ class Promises:
         self._offers, self._offered_at = addresses[:OFFERS_MAX], now
 
     def handed_over(self, epoch: int, addresses: tuple[str, ...]) -> None:
-        """Note that the leader of this epoch has handed the job over."""
+        """Note that the leader of this epoch no longer leads, by its own word."""
         self.next_leader = NextLeader(epoch, addresses)
 
     @property

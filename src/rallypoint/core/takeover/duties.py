@@ -1,11 +1,12 @@
-"""The duties of a leader, from its claim to the end of its term (sections L1 to L3). Pure.
+"""The duties of a leader, from its claim to the end of its lead (sections L1 to L3 of the design).
 
-A leader writes the job's record: when something has changed, before its hold ends, and when the
-register is available again. One record is written at a time. A decision takes effect when the
-register holds a record that includes it, and no other process can have claimed meanwhile. The
-leader steps down, or hands over, where another process would lead with more success. Its term ends
-when another process has claimed, its record was replaced by an older one, or a node knows a newer
-one.
+Pure.
+
+It writes the job's record: when something has changed, before its hold ends, and again when the
+register was away. One record is written at a time. What a job has decided is let go when the
+register holds a record that includes it, and nobody else can have claimed meanwhile. The leader
+steps down, or hands over, where another process would lead with more success. It no longer leads
+when another one has claimed, its record was put back, or a node knows a newer one.
 
 Times are seconds on the clock of the hold (`leading.py`).
 """
@@ -311,7 +312,7 @@ class Duties:
         self._checks_at = inf
         if self.is_sure(now) or not _may_tell_cancel(life, is_silent):
             return [StepDown(why)]
-        why = f"{why}: all nodes were told that the job is cancelled, which is not recorded"
+        why = f"{why}: all nodes know that the job is cancelled, but this is not recorded"
         return [Release(life, life.unrecorded()), StepDown(why)]
 
     def overtaken(self, found: LeadRecord | None) -> list[Effect]:
@@ -380,8 +381,8 @@ class Duties:
 
 
 def why_unfit(fault: str) -> str:
-    """Return why the term of a leader ends that found such a record."""
-    return f"its register holds a record that no leader writes: {fault}"
+    """Return why a leader no longer leads that has found such a record."""
+    return f"its register holds a record that was not written by a leader: {fault}"
 
 
 def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:

@@ -218,7 +218,7 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
             job.ended_at = -inf  # What has failed since may have failed because of that.
         return effects
     if found.is_contested:
-        text = "two agents told the coordinator that took over that they were the same node"
+        text = "two agents reported to the new coordinator as the same node"
         return _over(job, EndReason(EndKind.LOSS, text), at)
     if 0 not in found.returned and is_set(record.succeeded, 0):
         job.store_lost = NodeLoss(state.world[0].node_id, 0.0, NOT_BACK)
@@ -342,7 +342,7 @@ def _taken_over(found: Recovery) -> str:
         missing = []
     said: list[str] = []
     if led.is_dead:
-        said.append(f"the one that led has died ({_known_names(found, [led.rank])})")
+        said.append(f"the leading node died ({_known_names(found, [led.rank])})")
     if dead:
         gone = _known_names(found, sorted(dead))
         said.append(f"{count(len(dead), 'other node' if led.is_dead else 'node')} died ({gone})")

@@ -164,8 +164,8 @@ class Search(Candidacy):
                 return [c.Close(), *self._offer(at)]
             case "probe", _:
                 text += (
-                    "; it is one of the first four nodes, which take over from a lost leader: if "
-                    "none can, all nodes stop their workers"
+                    "; it is one of the first four nodes, which take over if the leading node is "
+                    "lost. Another one has to; if none can, all nodes stop their workers"
                 )
                 return [Say(text), *self._offer(at)]
         return [self._rest(self._wait_s)]
@@ -194,7 +194,7 @@ class Search(Candidacy):
             self.claim = None
             effects.append(c.Close())
         if isinstance(error, RecordError):
-            no_node = "no node can lead the job as long as its record is like that"
+            no_node = "no node can lead the job with this record"
             effects += self._tell_unusable(f"{no_node}: {error}")
         return [*effects, self._rest(self.watch.look_s)]
 
@@ -228,8 +228,9 @@ class Search(Candidacy):
         self._is_late = True
         return [
             Say(
-                "the leader of the job answers, but its register shows nothing new for "
-                f"{still_s:.0f} s, which delays a takeover: mount NFS with actimeo=1"
+                f"the leader of the job answers, but nothing new was seen in its register for "
+                f"{still_s:.0f} s. Either it can't write there, or this node reads old data (NFS "
+                "caches: mount with actimeo=1). A takeover then takes that much longer"
             )
         ]
 

@@ -16,7 +16,7 @@ register that stalls disturbs nobody.
 
 A leader that alone has lost the register hands over: an heir that sees the record stand still
 tries to write beside it, and offers in its heartbeats to lead instead. The leader tells all nodes
-who is to follow, and leads no more: that heir need not wait for its own promise, and the node of
+who is to follow, and no longer leads: that heir need not wait for its own promise, and the node of
 the old leader finds the new one though it can't read the register.
 
 Of the nodes of a job that has no leader an heir claims first, in the order of ranks. While a world

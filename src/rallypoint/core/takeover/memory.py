@@ -165,7 +165,7 @@ class Memory:
     def gives_up(
         self, epoch: Epoch, told: Position, settings: SharedSettings, *, keeps_round: bool
     ) -> None:
-        """Give up this process's epoch, because a node knows a newer record.
+        """Note that this process no longer leads by this epoch: a node knows a newer record.
 
         In the same life of the job both are continued; else this record is forgotten, with all
         positions derived from it. `keeps_round`: this process has formed the newest round itself.

@@ -6,7 +6,7 @@
   the lease: as a rule the leader is cut off from them, and another node would reach them. Then the
   leader says in the record that it goes, and lets others claim first.
 
-* It is sure, but no world runs and no other node has come for a lease: a firewall may keep them
+* It is sure, but no world runs and no other node has joined for a lease: a firewall may keep them
   from it, though all of them read the register.
 
 More than half: of two nodes that do not reach each other neither is the better leader. Nodes that
@@ -141,7 +141,8 @@ class SteppingDown:
             self._alone_since = now
         elif now - self._alone_since >= lease_s:
             self._deference.begin(job, now + LOOK_S)
-            return f"no other node has come for {lease_s:g} s, and one may reach another"
+            return f"no other node has joined for {lease_s:g} s, and other nodes may reach each "
+            "other"
         if not found.is_too_much:
             return ""
         self._deference.begin(job, now + DEAF_SHARE * lease_s)

@@ -361,7 +361,7 @@ class RendezvousHandlerRegistry:
         if hasattr(handler, "get_backend") and handler.get_backend() != params.backend:
             raise RendezvousPlugInError(
                 f"the handler that was made for the rendezvous backend {params.backend!r} says "
-                f"that it is {handler.get_backend()!r}: its get_backend must return the former"
+                f"that it is {handler.get_backend()!r}: its get_backend must return the first name"
             )
         return handler
 

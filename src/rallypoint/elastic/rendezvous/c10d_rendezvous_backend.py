@@ -294,7 +294,8 @@ def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandle
         if not params.get_as_bool("insecure", False):
             raise ParameterError(
                 "rendezvous backend 'file': nodes are not authenticated, and everyone who reaches "
-                "a round's store can use it: give insecure=True, or use the backend 'tcp'"
+                "the port of a round's store can use it. To accept that, give insecure=True on "
+                "every node; otherwise use the backend 'tcp'"
             )
         params.config.setdefault("store_type", "file")
     backend, store = create_backend(params)

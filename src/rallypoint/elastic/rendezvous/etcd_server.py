@@ -88,7 +88,7 @@ class EtcdServer:
                 return
             if is_last or _IN_USE not in said or time.monotonic() >= ends_at:
                 last = (said.strip().splitlines() or ["it said nothing"])[-1]
-                raise InfrastructureError(f"{program} does not come to run: {last}")
+                raise InfrastructureError(f"{program} did not start: {last}")
 
     def stop(self) -> None:
         """Stop the server. Blocks until it has ended; may be called again."""

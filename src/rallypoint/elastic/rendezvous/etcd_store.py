@@ -366,7 +366,7 @@ class EtcdStore(Store):
         raise AssertionError
 
     def _unsure(self, doing: str) -> StoreConnectionError:
-        why = "an answer was lost, and it is not known whether it was done"
+        why = "an answer was lost: it is unknown whether the operation was done"
         return StoreConnectionError(self._peer, doing, why)
 
     def _ask(self, doing: str, path: str, body: EtcdAnswer) -> tuple[EtcdAnswer, bool]:

@@ -192,8 +192,8 @@ def _load(content: object) -> tuple[object, tuple[object, ...]]:
         function, args = pickle.load(content)  # type: ignore[arg-type]
     except (AttributeError, ImportError) as error:
         raise RuntimeError(
-            f"the function can't be found in the worker: {error}: define it at the top level of a "
-            "file, or use the start method fork"
+            f"the function can't be found in the worker: {error}. Define it at the top level of a "
+            "file that can be imported, or use the start method fork"
         ) from error
     return function, args
 

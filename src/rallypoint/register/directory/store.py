@@ -50,7 +50,8 @@ class DirectoryEngine:
         if os.path.isfile(path):
             raise UsageError(
                 f"{path}: it is a file, as earlier versions used for {named.rdzv_backend} file: "
-                "name a directory that all nodes share"
+                "name a directory that all nodes share. Only DynamicRendezvousHandler of the "
+                "library takes a file"
             )
         missing = _missing(path)
         remarks = upkeep.prepare(path, self._files, "")

@@ -38,7 +38,7 @@ _SHOWN = 300
 _AUTHENTICATION_IS_OFF = "authentication is not enabled"
 _UNAVAILABLE = (1, 4, 10, 14)
 _BY_CODE = {
-    7: "may not use what lies under {prefix}: grant it a role with read and write permission there",
+    7: "may not use the keys under {prefix}: grant it a role with read and write permission there",
     8: "has no space left: compact and defragment it, and disarm its alarm",
 }
 
@@ -267,7 +267,7 @@ class Gateway:
     def _refusal(self, answer: dict[str, Any], status: int) -> Exception:
         """Return the exception for an answer that is an error."""
         said, code = _message(answer), answer.get("code")
-        user = f"the user {self._config.user!r}" if self._config.user else "who asks without a user"
+        user = f"the user {self._config.user!r}" if self._config.user else "a client without a user"
         if code in _UNAVAILABLE:
             return HttpError(said)
         if "lease not found" in said:

@@ -40,7 +40,7 @@ HOW_TO_FIND = (
     "Where",
     (
         Setting(
-            "--rdzv-endpoint", "HOST[:PORT]|DIR", "as the job's nodes have it; the same as ENDPOINT"
+            "--rdzv-endpoint", "HOST[:PORT]|DIR", "that of the job's nodes; the same as ENDPOINT"
         ),
         Setting("--job", "ID", "the name of the job: its --rdzv-id"),
         Setting("--rdzv-id", "ID", "the same as --job"),
@@ -50,18 +50,20 @@ HOW_TO_FIND = (
         Setting(
             "--rdzv-backend",
             "|".join(("tcp", *ENGINE_NAMES)),
-            "not tcp: the job's nodes were started with it",
+            "that of the job's nodes",
             "engine",
             default="tcp",
         ),
-        Setting("--rdzv-conf", "K=V,...", "where the records are: as the job's nodes have it"),
+        Setting("--rdzv-conf", "K=V,...", "that of the job's nodes: where the records are"),
         *access.token_options("the job runs with --insecure, without a token"),
     ),
 )
 """The options that name a job, for all commands about one."""
 EXIT_CODES = """\
-Exit codes: 0 it was answered, 2 there is no such job there, or wrong usage, 75
-no coordinator answers, or it went away.
+Exit codes:
+  0   the answer was printed
+  2   no such job, or wrong usage
+  75  no coordinator answers, or it went away
 """
 
 
@@ -107,7 +109,7 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
     run_id, reading = None if given is None else given.text, access.read_access(scanned)
     if (slurm := scanned.get("--slurm")) is not None:
         if given is not None or where is not None:
-            raise slurm.wrong("says which job is meant, and where it is: leave the other out")
+            raise slurm.wrong("gives the job and its endpoint: leave the other option out")
         from rallypoint.cli.watch.asking.slurm_job import locate, read_slurm_job
 
         run_id, endpoint, register = locate(read_slurm_job(slurm), ThisHost())

@@ -194,8 +194,8 @@ class Request(Question):
         is_new = asking.version >= REPEATS_SINCE
         if self.was_made and wanted.subject is not Subject.DRAIN and not (is_new and self._made_in):
             raise RendezvousConnectionError(
-                "the coordinator went away before it answered, and an older version of Rallypoint "
-                "can't be asked again: rallypoint status shows what was done"
+                "the coordinator went away before it had answered, and it or the next one runs an "
+                "older version of Rallypoint. See the result in rallypoint status"
             )
         if self.was_made and self._made_in is not None:
             life, round_ = self._made_in

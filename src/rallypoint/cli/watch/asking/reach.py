@@ -111,8 +111,8 @@ class Asking:
             self._connection.send(m.DrainNode(question.node, DRAINED, __version__, question.asks))
         elif self.version < QUESTIONS_SINCE:
             raise UsageError(
-                "the coordinator there runs a version of Rallypoint that answers no questions: "
-                "use that version's commands, or upgrade the job's nodes"
+                "the coordinator runs a version of Rallypoint that answers no questions about "
+                "its job: use the commands of that version, or upgrade the job's nodes"
             )
         else:
             self._connection.send(question)
@@ -226,7 +226,7 @@ def _waits_for(job: JobAt, error: Exception) -> str:
         return f"{what.partition(': try again')[0]}: waiting for that"
     if isinstance(error, CoordinatorLostError):
         what = what.partition(":")[0]
-    return f"{job_name(job.name)}: {what}: looking for it, or another"
+    return f"{job_name(job.name)}: {what}: looking for a coordinator"
 
 
 async def named(job: JobAt, token: JobToken | None) -> JobAt:
@@ -243,7 +243,7 @@ async def named(job: JobAt, token: JobToken | None) -> JobAt:
         run_ids = [line.job for line in await all_jobs(job, token)]
     if len(run_ids) != 1:
         known = names_of_jobs(run_ids)
-        said = f"several jobs are there ({known}): say which by --job ID" if run_ids else "no jobs"
+        said = f"several jobs are there ({known}): choose one by --job ID" if run_ids else "no jobs"
         raise UsageError(f"{where}: {said}")
     return replace(job, run_id=run_ids[0])
 
@@ -352,8 +352,8 @@ def _may_be_a_name(job: JobAt) -> str:
     if job.run_id is not None or not host or is_address:
         return ""
     return (
-        f"; if {host} is the name of the job, --job {host}; if it is a node, name its job in "
-        "place of it (--job ID)"
+        f"; if {host} is the name of the job, give --job {host}; if it is a node, give the "
+        "name of its job (--job ID)"
     )
 
 
@@ -393,7 +393,7 @@ async def _reach_leader(
     if record.is_vacant and verdict is not None:
         text, outcome = f"the job has ended: {verdict.text}", str(verdict.outcome.value)
         if record.job is not None and (node := record.job.leader_node):
-            text += f" (node {shown(node)} led it last: there, the same command shows what is kept)"
+            text += f" (node {shown(node)} led it last, and keeps the rest: use this command there)"
             raise JobEndedError(text, outcome, verdict.text, node)
         raise JobEndedError(text, outcome, verdict.text)
     if record.is_vacant:

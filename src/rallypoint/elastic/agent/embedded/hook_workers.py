@@ -203,7 +203,7 @@ class HookWorkers:
                 exits = self._failed(result)
             case _:
                 what = f"_monitor_workers returned the state {result.state.name}"
-                self._broken(_contract(f"{what}, of which nothing follows"))
+                self._broken(_contract(f"{what}, which has no effect"))
                 return
         self._round.on_exits(exits)
 

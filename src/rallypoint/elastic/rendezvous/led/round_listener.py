@@ -136,8 +136,9 @@ async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
     except OSError as error:
         raise EnrolmentError(
             f"this node could not reach the round store at {endpoint} within {timeout_s:g} s: "
-            f"{error.strerror or 'no answer'}: open that port, or give the store's node another "
-            "local_addr"
+            f"{error.strerror or 'no answer'}. Open the port in the firewall, or give the "
+            "store's node an address that the others reach (local_addr, or `--local-addr` on a "
+            "command line)"
         ) from error
 
 

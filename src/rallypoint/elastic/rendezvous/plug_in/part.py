@@ -161,7 +161,7 @@ def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
             part.is_over = True
             return [LeaseEnded(""), *(meet(part) if part.is_idle else [])]
         case CoordinatorRefuses():
-            return _lost(part, "nothing listens where its agent did")
+            return _lost(part, "no process listens at its agent's address")
         case SessionGivenUp(text):
             return _lost(part, text)
         case SessionOpened(resumed):

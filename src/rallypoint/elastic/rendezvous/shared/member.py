@@ -117,8 +117,8 @@ class Pending(Struct, frozen=True):
     """False: the world is full, and this node stands by."""
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
-        """Return the error for too few nodes in time, with the names of the missing ones."""
-        missing = ", ".join(self.missing) or "no node that was here before"
+        """Too few nodes came within this time; names those that were here before."""
+        missing = ", ".join(self.missing) or "none of the earlier nodes"
         return RendezvousTimeoutError(
             f"waited {timeout_s:g} s for {self.min_nodes} nodes of {quoted_job(run_id)}, "
             f"and {self.joined} came; missing: {missing}"

@@ -215,9 +215,9 @@ def decode(value: bytes) -> SharedState:
     header = len(MAGIC) + 1
     if not value.startswith(MAGIC) or len(value) < header:
         raise RendezvousStateError(
-            f"the rendezvous state is not Rallypoint's ({len(value)} bytes, "
-            f"{bytes(value[:_SHOWN_BYTES])!r}...), and was left as it is: use another run id, or "
-            "delete it"
+            f"the rendezvous state is not Rallypoint's: it has {len(value)} bytes and begins with "
+            f"{bytes(value[:_SHOWN_BYTES])!r}. It was left as it is: "
+            "use another run id, or delete it"
         )
     if value[len(MAGIC)] != SCHEMA:
         raise RendezvousStateError(
