@@ -65,7 +65,7 @@ def test_L1_nodes_that_could_begin_the_job_apart_wait_for_a_directory_that_is_mi
         f"rallypoint: --rdzv-endpoint {tmp_path}/jobs: {why}"
     )
     assert run.err.endswith(
-        "mount it; or make it with mkdir if all nodes run on this machine (waited 1 s)\n"
+        "mount it. If all nodes run on this machine, make it with mkdir (waited 1 s)\n"
     )
     assert not (tmp_path / "jobs").exists()
     with agent(
