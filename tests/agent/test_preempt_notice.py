@@ -60,7 +60,7 @@ def test_A5_a_command_is_asked_again_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_command_that_can_not_be_run_is_told_once(tmp_path: Path) -> None:
     with agent(tmp_path, "--preempt-notice=cmd:no-such-command-here", program=SLEEPS) as run:
         run.wait_told("pid")
-        run.wait_said("--preempt-notice cmd:no-such-command-here: it ended with code 127")
+        run.wait_said("--preempt-notice cmd:no-such-command-here: it exited with code 127")
         os.kill(run.pid, 15)
         assert run.wait() == 143
 

@@ -212,7 +212,11 @@ def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path
         (unknown_job, 2, "wrong token for job 'another', or another job uses this endpoint"),
         (nobody, 75, "can't reach the coordinator"),
         (too_many, 2, "two: unexpected"),
-        (its_name, 75, "; if train-8.invalid is the name of the job, --job train-8.invalid; if "),
+        (
+            its_name,
+            75,
+            "; if train-8.invalid is the name of the job, give --job train-8.invalid; if ",
+        ),
         (its_name, 75, "if it is a node, give the name of its job (--job ID); nothing of it"),
         (no_directory, 2, "/does/not/exist: there is no such directory"),
         (gone, 75, "can't reach the coordinator"),

@@ -101,6 +101,8 @@ def test_L1_a_leader_that_has_no_address_but_loopback_says_so(
         inside = (*NETWORK, "sh", "-ec", 'ip link set lo up; exec "$@"', "sh")
         a = cluster.agent("a", prefix=inside)
         assert a.wait_exit() == 0
-        text = "no other machine reaches this node where it leads: 127.0.0.1 is its only address"
+        text = (
+            "no other machine reaches this node, which leads the job: 127.0.0.1 is its only address"
+        )
         assert (text in a.said) is is_told
         assert not is_told or "--local-addr" in a.said

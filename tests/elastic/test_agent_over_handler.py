@@ -224,7 +224,7 @@ def test_V1_a_checkpoint_is_asked_for_and_the_job_is_cancelled_from_beside(
     a, b = (cluster.agent(name) for name in "ab")
     ranks(cluster, 0, 2)
     done = here(cluster, "checkpoint")
-    assert "no worker looks whether a person wants a checkpoint" in done.stderr + done.stdout
+    assert "no worker checks for checkpoint requests" in done.stderr + done.stdout
     assert here(cluster, "cancel").returncode == 0
     codes = {agent.wait_exit() for agent in (a, b)}
     assert codes == {130}

@@ -12,6 +12,8 @@ from tests.harness.certificates import make_certificates
 from tests.harness.cluster import free_port
 from tests.harness.commands import drain
 
+from rallypoint.register.http import tls_context
+
 pytestmark = pytest.mark.executed
 
 

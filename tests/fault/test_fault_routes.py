@@ -94,7 +94,7 @@ def test_F9_two_nodes_that_never_reach_each_other_end_with_the_reason(tmp_path: 
         cluster.serve()
         cluster.network.cut("a", "b")
         agents = a, _ = cluster.agent("a"), cluster.agent("b")
-        a.wait_event("expelled", "open that port")
+        a.wait_event("expelled", "Open the port in the firewall between the two")
         assert [agent.wait_exit() for agent in agents] == [75, 75]
         assert "did not reach the round store: a" in a.verdict["reason"]
         assert cluster.workers() == []

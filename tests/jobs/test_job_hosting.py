@@ -122,7 +122,7 @@ def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) ->
     stranger = cluster.agent("stranger", rdzv_id="another")
     line = stranger.wait_only_line(2)
     assert "wrong token for job 'another', or another job uses this endpoint" in line
-    assert line.endswith("for another job choose another port")
+    assert line.endswith("another job needs another port")
     a.wait_event("connection_closed", "of job 'another', but this coordinator hosts another job")
     assert stranger.workers() == []
     cluster.end_well(a)
@@ -154,7 +154,7 @@ def test_the_node_that_hosts_the_coordinator_says_where_and_what_its_end_means(
     assert told == [
         (
             f"this node hosts the coordinator at 127.0.0.1:{cluster.port}, and the job ends with "
-            "this node; with --rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes "
+            "this node. With --rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes "
             "share, the job outlives it"
         )
     ]

@@ -11,6 +11,8 @@ import pytest
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import NAMESPACE, Pod
 
+from rallypoint.register.http import tls_context
+
 Ask = Callable[..., tuple[int, Any]]
 
 

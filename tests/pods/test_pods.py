@@ -279,6 +279,6 @@ def test_F6_without_a_pod_that_hosts_a_cluster_ip_is_named_as_a_cause(tmp_path: 
         agents = [pods.start(f"{NAME}-{i}", "--rdzv-conf=host_timeout=2") for i in range(2)]
         assert [agent.wait_exit() for agent in agents] == [75, 75]
         for agent in agents:
-            assert "service with a cluster IP, which no pod can bind" in "\n".join(
+            assert "No pod can bind the cluster IP of a Kubernetes service" in "\n".join(
                 [agent.said, *agent.lines]
             )

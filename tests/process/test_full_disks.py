@@ -120,4 +120,4 @@ def test_workers_that_can_not_be_seen_are_told_of_and_run() -> None:
     assert (done.returncode, done.stdout) == (0, "ran\n")
     (line,) = [line for line in done.stderr.splitlines() if "share memory" in line]
     assert "can't share memory with the workers under /tmp/rallypoint-agent-" in line
-    assert f"{NO_SPACE}: no progress is seen and no checkpoint can be asked for: free" in line
+    assert f"{NO_SPACE}: progress and checkpoint requests do not work: free" in line

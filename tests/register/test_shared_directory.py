@@ -64,7 +64,9 @@ def test_L1_nodes_that_could_begin_the_job_apart_wait_for_a_directory_that_is_mi
     assert run.err.splitlines()[-1].startswith(
         f"rallypoint: --rdzv-endpoint {tmp_path}/jobs: {why}"
     )
-    assert run.err.endswith("mount it, or mkdir it if all nodes run here (waited 1 s)\n")
+    assert run.err.endswith(
+        "mount it. If all nodes run on this machine, make it with mkdir (waited 1 s)\n"
+    )
     assert not (tmp_path / "jobs").exists()
     with agent(
         tmp_path, *BY_DIRECTORY, where, nodes, "--rdzv-conf=last_call_timeout=0.1", program=WORKER

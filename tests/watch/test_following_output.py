@@ -111,7 +111,7 @@ def test_V6_a_command_says_that_the_job_has_begun_anew(capsys: pytest.CaptureFix
     logs._take(Gathered("a", 0, (RankTold(0, "new", 1, next=9),), incarnation=2), 0.0)
     again = logs._further(FOLLOWS)
     assert (again.read, again.incarnation) == ((ReadTo(0, 1, 0, 9),), 2)
-    assert "the job has begun anew" in capsys.readouterr().err
+    assert "the job was started anew" in capsys.readouterr().err
 
 
 def test_V6_as_many_places_as_there_may_be_are_taken_not_with_handlers_and_nodes() -> None:

@@ -159,7 +159,7 @@ def test_V2_mad_times_of_a_coordinator_are_refused_too() -> None:
     good = lines()
     event = {name: value for name, value in good["event"].items() if name != "kind"}
     for value in ("1e300", "-1", "9" * 25):
-        with pytest.raises(UsageError, match="tells of events in another way"):
+        with pytest.raises(UsageError, match="sends events in another format"):
             events._entry(with_value(event, "time", value).encode())
         view = with_value(good["status"]["view"], "known_since", value)
         with pytest.raises(UsageError, match="the coordinator answers in another form"):

@@ -126,7 +126,7 @@ def test_what_can_not_be_done_is_refused_in_one_line() -> None:
     assert job_requests.refusal(host.job, Subject.CANCEL) == ""
     drained = running()
     drained.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
-    assert "asked for already: node a" in job_requests.refusal(drained.job, Subject.CHECKPOINT)
+    assert "already requested: node a" in job_requests.refusal(drained.job, Subject.CHECKPOINT)
     over = running()
     over.step(PersonWants(Subject.CANCEL))
     assert job_requests.refusal(over.job, Subject.CANCEL).startswith("the job has ended: a person")

@@ -204,6 +204,6 @@ def test_an_endpoint_with_a_port_is_not_taken_for_the_name_of_a_job(machine: Pat
 
 
 def test_a_word_in_the_place_of_the_endpoint_may_be_a_name(machine: Path) -> None:
-    said = "if no-such-host.invalid is the name of the job, --job no-such-host.invalid; if it is a "
+    said = "if no-such-host.invalid is the name of the job, give --job no-such-host.invalid; if it "
     with pytest.raises(RendezvousConnectionError, match=said):
         status.run(["no-such-host.invalid", "--insecure"])

@@ -108,8 +108,8 @@ def test_F8_a_wrong_token_is_refused_with_one_line_on_both_sides(known: bytes | 
         assert error.exit_class is ExitClass.USAGE
         assert is_one_line(error)
     said = (
-        "wrong token for job 'job', or another job uses this endpoint: use the job's "
-        "--rdzv-id and token (`rallypoint token` prints it)"
+        "wrong token for job 'job', or another job uses this endpoint. All nodes of a job need "
+        "the same --rdzv-id and token (`rallypoint token` prints it)"
     )
     assert said in str(talk.client_error), "strangers learn no run ids"
     assert "`rallypoint token`" in str(talk.client_error)
