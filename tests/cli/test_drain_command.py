@@ -203,6 +203,6 @@ def test_A7_a_directory_that_does_not_have_the_job_is_named(cluster: Cluster) ->
     for failed, says in (
         (none, "jobs: there is no such directory on this machine"),
         (empty, "jobs has no record of job job: check --rdzv-endpoint and --rdzv-id"),
-        (unnamed, "give --rdzv-id, the same on all nodes of this job"),
+        (unnamed, "give --rdzv-id, the same for all nodes of this job"),
     ):
         is_refused(failed, 2, says)

@@ -201,7 +201,7 @@ def test_several_workers_that_ask_are_told_of_once(tmp_path: Path) -> None:
     with sitting(tmp_path, ASKS.format(ranks={0, 1, 2}), "--nproc-per-node=3") as job:
         for rank in range(3):
             job.until(rf"^\[default {rank}\] \(Pdb\)$")
-        job.until("several workers seem to read from this terminal")
+        job.until("several workers seem to wait for input from this terminal")
         job.type("c\nc\nc\n")
         job.go()
         assert job.rest() == 0

@@ -514,7 +514,7 @@ def test_fixed_ranks_that_look_for_rank_0_on_their_own_machine_are_told_so(
     (notice,) = parse(f"--nnodes 2 {words} train.py").notices
     assert notice.startswith(said)
     flag = "--rdzv-endpoint HOST:PORT" if "--rdzv-endpoint" in words else "--master-addr HOST"
-    assert notice.endswith(f"give {flag}, the host of node rank 0")
+    assert notice.endswith(f"give all of them {flag}, the host of node rank 0")
 
 
 @pytest.mark.parametrize(

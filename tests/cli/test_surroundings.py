@@ -280,7 +280,7 @@ def test_a_pod_with_a_number_that_is_no_rank_is_refused() -> None:
 
 def test_under_mpirun_a_line_says_that_each_process_is_a_job_of_its_own() -> None:
     (notice,) = parse("train.py", OMPI_COMM_WORLD_SIZE="4").notices
-    assert notice.startswith("mpirun has started this command 4 times, each for the whole job")
+    assert notice.startswith("mpirun has started this command 4 times, and each runs the whole job")
     under_both = parse_run(["train.py"], STEP | {"OMPI_COMM_WORLD_SIZE": "4"}, MACHINE)
     assert under_both.notices == (notice,)
     assert parse("--standalone train.py", OMPI_COMM_WORLD_SIZE="4").notices == ()

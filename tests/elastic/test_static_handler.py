@@ -61,7 +61,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
         "unknown rendezvous backend 'statik': known are c10d, etcd, file",
     ),
     (lambda: made(backend="file"), "backend 'file': nodes are not authenticated, and everyone"),
-    (lambda: made(backend="file", insecure=False), "give insecure=True, or use the backend 'tcp'"),
+    (lambda: made(backend="file", insecure=False), "give insecure=True on every node"),
     (lambda: made(endpoint="a:b"), "the endpoint 'a:b': b is not a valid port (1..65535)"),
     (lambda: made(endpoint="a:65536"), "65536 is not a valid port (1..65535)"),
     (lambda: made(endpoint="a:0"), "the endpoint 'a:0': port 0 is any free port, which other"),

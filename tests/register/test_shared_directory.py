@@ -56,7 +56,7 @@ def test_L1_nodes_that_could_begin_the_job_apart_wait_for_a_directory_that_is_mi
 ) -> None:
     """It may be about to be mounted: the nodes that see it would begin the job there as well."""
     where, nodes = "--rdzv-endpoint=jobs", "--nnodes=1:2"
-    why = f"it does not exist, and would lie on {local}, which other machines do not see"
+    why = f"it does not exist, and would lie on {local}, a file system that other machines do not"
     with agent(
         tmp_path, *BY_DIRECTORY, where, nodes, "--rdzv-conf=join_timeout=1", program=WORKER
     ) as run:
@@ -190,9 +190,7 @@ def test_L8_a_lease_that_is_too_short_to_outlive_the_leader_s_machine_is_remarke
     conf = f"--rdzv-conf=last_call_timeout=0.1,hold={hold_s}"
     with agent(tmp_path, *BY_DIRECTORY, *where, conf, program=WORKER) as run:
         assert run.wait() == 0, run.err
-    remark = (
-        f"--lease {lease_s}: if the leading machine is lost, all workers stop before another leads"
-    )
+    remark = f"--lease {lease_s}: if the machine of the leading node vanishes, another node leads"
     assert run.err.count(remark) == is_short
 
 
