@@ -306,7 +306,7 @@ FIXED_RANKS = (
            "integer", "rendezvous.node_rank", "0"),
     _torch("--master-addr", "ADDR", "address of node 0", "host",
            default="127.0.0.1", by_coordinator=True, key="call"),
-    _torch("--master-port", "PORT", "port there", "port", default="29500", by_coordinator=True,
+    _torch("--master-port", "PORT", "port of node 0", "port", default="29500", by_coordinator=True,
          key="call"),
 )
 WHAT_RUNS = (
