@@ -166,7 +166,7 @@ def test_V6_who_follows_gets_each_line_once_when_the_coordinator_is_started_agai
         cluster.order(COUNTS.replace("ENOUGH", repr(str(enough))))
         follows.wait_line("[0] line 5")
         serve.restart(a)
-        wait_until(lambda: "looking for it" in follows.said, "the command to notice")
+        wait_until(lambda: "looking for a coordinator" in follows.said, "the command to notice")
         before = len(follows.lines)
         wait_until(lambda: len(follows.lines) > before, "more lines")
         enough.touch()
@@ -191,7 +191,7 @@ def test_V6_who_follows_waits_until_a_coordinator_that_was_started_again_hosts_t
         follows.wait_line("[0] before")
         a.signal(signal.SIGSTOP)
         serve.restart()
-        wait_until(lambda: "looking for it" in follows.said, "the command to notice")
+        wait_until(lambda: "looking for a coordinator" in follows.said, "the command to notice")
         asks_again_by = time.monotonic() + 2 * RETRY_S
         while time.monotonic() < asks_again_by:
             asked = ask(cluster, "logs")

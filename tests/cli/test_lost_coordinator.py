@@ -75,7 +75,7 @@ def test_V1_who_watches_is_told_when_the_coordinator_is_silent_and_watches_on(
     wait_until(shown.read_text, "the first lines")
     os.kill(a.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: "looking for it" in said.read_text(), "the command to notice")
+        wait_until(lambda: "looking for a coordinator" in said.read_text(), "the command to notice")
         size = len(shown.read_text())
     finally:
         os.kill(a.pid, signal.SIGCONT)

@@ -43,7 +43,7 @@ def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, se
     cluster.order(LISTENS, round=0)
     cluster.order(SAVES, round=0)
     done = ask(cluster, "checkpoint")
-    while done.stdout.startswith("no worker looks"):  # Neither has begun to ask yet.
+    while done.stdout.startswith("no worker checks"):  # Neither has begun to ask yet.
         done = ask(cluster, "checkpoint")
     assert done.stdout.startswith("the workers of "), done.stderr
     assert done.returncode == 0
@@ -72,7 +72,7 @@ def test_V4_a_person_is_answered_soon_where_workers_only_ask_whether_the_job_re_
     assert "should_restart_at_checkpoint() are for other requests" in refused.stdout
     cluster.order(SAVES, round=0)
     done = ask(cluster, "checkpoint")
-    while done.stdout.startswith("no worker looks"):
+    while done.stdout.startswith("no worker checks"):
         done = ask(cluster, "checkpoint")
     assert done.stdout == "the workers of 1 node have saved a checkpoint\n", done.stderr
     cluster.end_well(a)

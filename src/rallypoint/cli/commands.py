@@ -39,15 +39,15 @@ _RESTART = """\
 Stop the workers of a job, start them again in a new round, and wait until that
 round has begun. It does not count against --max-restarts. ENDPOINT is the
 --rdzv-endpoint of the job's nodes; the default is your only job on this machine.
-Without ENDPOINT the command asks for confirmation in a terminal.
+Without ENDPOINT and --job the command asks for confirmation in a terminal.
 
   rallypoint checkpoint node-0 --job digits && rallypoint restart node-0 --job digits
 """
 _CANCEL = """\
 End a job on all of its nodes, as Ctrl-C on one of them does; their exit code is
 130. ENDPOINT is the --rdzv-endpoint of the job's nodes; the default is your only
-job on this machine. Without ENDPOINT the command asks for confirmation in a
-terminal.
+job on this machine. Without ENDPOINT and --job the command asks for
+confirmation in a terminal.
 
   rallypoint cancel node-0 --job digits
 """
@@ -103,7 +103,7 @@ ROWS = {
         Row(
             "migrate",
             _CLI + "migrate.command",
-            "translate the command line of another launcher, like torchrun or mpirun",
+            "translate a command line of torchrun, mpirun or another launcher",
         ),
         Row(
             "generate",

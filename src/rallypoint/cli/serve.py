@@ -185,9 +185,9 @@ Exit codes:
   130  ended by SIGINT; 143: by SIGTERM
 
 Jobs that still run then lose their coordinator: their nodes stop the workers when
-the lease expires, and exit with 75. If jobs are kept (--data-dir, --rdzv-backend),
-another coordinator takes over. Without one, the nodes stop the workers when the
-lease expires, and look for a coordinator until the join timeout.
+the lease expires, and exit with 75. With --data-dir or --rdzv-backend another
+coordinator takes over. Without one, the nodes stop the workers when the lease
+expires, and look for a coordinator until the join timeout.
 """,
 )
 

@@ -308,8 +308,8 @@ FIXED_RANKS = (
     _torch("--node-rank", "K", "this node's rank; node 0 is the one at the endpoint",
            "integer", "rendezvous.node_rank", "0"),
     _torch("--master-addr", "ADDR", "address of node 0", "host",
-           default="127.0.0.1", not_with_handler=True, key="call"),
-    _torch("--master-port", "PORT", "port there", "port", default="29500", not_with_handler=True,
+           default="127.0.0.1", by_coordinator=True, key="call"),
+    _torch("--master-port", "PORT", "port of node 0", "port", default="29500", by_coordinator=True,
          key="call"),
 )
 WHAT_RUNS = (

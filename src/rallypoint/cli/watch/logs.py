@@ -40,9 +40,9 @@ usage: rallypoint logs [RANK|NODE...] [HOST:PORT|DIR] [options]
 
 Show the newest lines that workers wrote, from any machine. Give ranks (17, 0-7)
 or names of nodes to see only theirs. The ranks that wrote a line stand before it:
-[0-63] epoch 3 done. Lines come from the files of --log-dir, or
-else from the last 32 KiB of each stream, which nodes keep. A stream that goes
-straight to a terminal is not kept.
+[0-63] epoch 3 done. Lines come from the files of --log-dir, or else from the last
+32 KiB of each stream, which nodes keep. A stream that goes straight to a terminal
+is not kept.
 
 HOST:PORT is the --rdzv-endpoint of the job's nodes, with its port, or the
 directory; the default is your job on this machine. DIR may also be the kept
