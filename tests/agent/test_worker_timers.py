@@ -166,7 +166,7 @@ tell("done", 1)
     run = ended(agent(tmp_path, program=program), 0)
     assert run.told("done") == ["1"]
     assert "rank 0: timer 'mine' expired" in run.err
-    assert "left alone" in run.err
+    assert "not ended, as its request asks" in run.err
 
 
 PIPE = """

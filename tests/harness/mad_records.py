@@ -53,7 +53,7 @@ def survives_mad_records(
     before = cluster.workers(0)
     for field, fields in MAD.items():
         put_mad_record(register, **fields)
-        why = f"that no leader writes: record.job.{field} = "
+        why = f"was not written by a leader: record.job.{field} = "
         wait_until(partial(has_said, leader, why), why)
         wait_until(partial(is_fit, register), "the leader's own record")
     assert all(worker.is_alive for worker in before)

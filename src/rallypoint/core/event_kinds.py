@@ -217,9 +217,8 @@ NODE_UNFIT = _hosted(
 NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}: {why}")
 ASKED = EventKind(
     "asked",
-    "somebody used `rallypoint logs`, `stacks`, `drain`, `checkpoint`, `restart`, `cancel`, "
-    "`nodes exclude` or `nodes allow`. Has the host and the version; once a minute for each "
-    "command and host",
+    "`rallypoint logs`, `stacks`, `drain`, `checkpoint`, `restart`, `cancel`, `nodes exclude` or "
+    "`nodes allow` was used, by which host and version; at most once a minute each",
     "somebody at {host} used rallypoint {command} (version {version}){left_out}",
     Level.INFO,
     quiet=False,
@@ -276,8 +275,8 @@ CONNECTION_CLOSED = _hosted(
 OPEN_FILES = _hosted("open_files", "connections wait: the process has no descriptor left")
 FAULT = _hosted(
     "fault",
-    "an unexpected error that did not end this agent: a bug, please report it. Once for each "
-    "place in the code; the count follows at the end",
+    "an unexpected error that did not end this agent; once for each place in the code, with a "
+    "total at the end; please report it",
 )
 
 # The connection to the coordinator.

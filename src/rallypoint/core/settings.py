@@ -308,9 +308,9 @@ FIXED_RANKS = (
     _torch("--node-rank", "K", "this node's rank; node 0 is the one at the endpoint",
            "integer", "rendezvous.node_rank", "0"),
     _torch("--master-addr", "ADDR", "address of node 0", "host",
-           default="127.0.0.1", by_coordinator=True, key="call"),
-    _torch("--master-port", "PORT", "port of node 0", "port", default="29500", by_coordinator=True,
-         key="call"),
+           default="127.0.0.1", not_with_handler=True, key="call"),
+    _torch("--master-port", "PORT", "port of node 0", "port", default="29500",
+           not_with_handler=True, key="call"),
 )
 WHAT_RUNS = (
     _torch("--module", "", "SCRIPT is a module, as in python -m", "switch", short="-m"),
