@@ -115,8 +115,8 @@ KNOWN: tuple[Known, ...] = (
     _name("2.13", name="elastic_launch(health_check_server=), launch_agent(health_check_server=)",
           here="the agent answers by itself where its port is given", effect=False),
     _variable("2.13", name="TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", effect=False,
-              here="`--hang-timeout` ends a round whose workers have reported progress and then"
-                   " make none, in any state, and says what they wait for in the kernel"),
+              here="`--hang-timeout` ends a round whose workers stop making progress, in any state,"
+                   " and says what they wait for in the kernel"),
     _behaviour("2.13", name="a health check server starts before the rendezvous, and serves through"
                " the exit barrier", here="the agent answers from when it has found the coordinator"
                " until it ends"),
