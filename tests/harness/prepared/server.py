@@ -290,7 +290,10 @@ def finish(code: int) -> int:
         except (OSError, ValueError) as error:
             code = code or 120
             if stream is sys.stdout:
-                print(f"Exception ignored in: {stream!r}", file=sys.stderr)
+                where = (
+                    "on flushing sys.stdout:" if sys.version_info >= (3, 13) else f"in: {stream!r}"
+                )
+                print(f"Exception ignored {where}", file=sys.stderr)
                 print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return code
 
