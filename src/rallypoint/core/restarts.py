@@ -225,7 +225,7 @@ class Ledger(Struct):
 def decide(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """Return the consequence of one more failure. `loop` includes the failure."""
+    """Return the consequence of one more failure. `loop`: the crash loop, with this failure."""
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if failure.message.startswith(UNGUARDED):
         return GiveUpJob("a restart can't help")

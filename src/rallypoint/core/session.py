@@ -129,7 +129,7 @@ class Rejected(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """The lease was renewed until this time."""
+    """The lease was renewed, and now ends at this time."""
 
     until: float
 

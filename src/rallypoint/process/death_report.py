@@ -30,8 +30,8 @@ from rallypoint.wire.frames import FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
 
 _LIMIT_S = 3.0
-"""The time limit of all reports, in seconds: without a report the coordinator waits for the
-connection's grace, no longer, and without a release others wait for the leader's hold."""
+"""The time limit of all reports together, in seconds. Without a report the coordinator waits for
+the connection's grace; without a release of the record other nodes wait for the leader's hold."""
 _END_S = 1.0
 """How long an agent whose pipe has ended may take to die, in seconds."""
 _LOOK_S = 0.01
