@@ -399,8 +399,8 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """Whether Slurm has started this node."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     signal_scope: Literal["session", "worker"] = "session"
-    """The processes that get the signal of a stop first: the process group of each worker, or the
-    worker alone, and the rest of its group when it has ended."""
+    """The processes that a stop signals first. `session`: the process group of each worker.
+    `worker`: the worker alone, and the rest of its group once the worker has ended."""
     exit_codes: tuple[tuple[str, int], ...] = ()
     """The exit codes that replace those of a class, by its name."""
 

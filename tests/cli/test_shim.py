@@ -291,7 +291,7 @@ print("now", torch.distributed.launcher.who)
     assert run.told("torchs") == [json.dumps(["torch", ["--from-2030", "3", "worker.py"], []])]
     assert run.told("now") == ["torch"]
     assert run.err == (
-        "rallypoint shim: --from-2030: rallypoint run has no such option, so this is torch's own "
+        "rallypoint shim: --from-2030: rallypoint run has no such option, so torch's own "
         "torch.distributed.run runs this job\n"
     )
 

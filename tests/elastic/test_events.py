@@ -35,6 +35,9 @@ class make:
 """
 """A handler of a package that prints what it gets."""
 DEVICE_THAT_IS_FULL = Path("/dev/full")
+NUL = (
+    "open: embedded null character in path" if sys.version_info >= (3, 13) else "embedded null byte"
+)
 EVENTS = "from rallypoint.elastic.events import *\n"
 
 
@@ -144,7 +147,7 @@ def test_a_full_disk_is_one_line_with_a_count() -> None:
         ("jsonl", "needs a file: jsonl:FILE"),
         ("jsonl:/no/such/file", "can't be written: No such file or directory"),
         ("jsonl:/", "can't be written: Is a directory"),
-        ("jsonl:a\0b", "can't be written: "),
+        ("jsonl:a\0b", f"can't be written: {NUL}"),
     ],
 )
 def test_a_handler_that_there_is_not_is_refused_in_one_line(spec: str, said: str) -> None:

@@ -80,7 +80,7 @@ def test_R7_nodes_and_coordinators_of_several_versions_share_a_job(
         pytest.param(THIS, LAST_OF_3, marks=pytest.mark.quick),
     ],
 )
-def test_R7_A5_a_drain_is_understood_not_with_handlers_and_commands_of_other_versions(
+def test_R7_A5_a_drain_is_understood_by_coordinators_and_commands_of_other_versions(
     tmp_path: Path, folder: Path, coordinator: str, command: str
 ) -> None:
     with Cluster(tmp_path, nnodes="1:2", rdzv_conf=TOGETHER) as cluster:

@@ -114,7 +114,7 @@ def test_V6_a_command_says_that_the_job_has_begun_anew(capsys: pytest.CaptureFix
     assert "the job was started anew" in capsys.readouterr().err
 
 
-def test_V6_as_many_places_as_there_may_be_are_taken_not_with_handlers_and_nodes() -> None:
+def test_V6_as_many_places_as_there_may_be_are_taken_by_coordinators_and_nodes() -> None:
     def places(number: int) -> tuple[ReadTo, ...]:
         return tuple(ReadTo(index // 2, 1 + index % 2, 0, 5) for index in range(number))
 

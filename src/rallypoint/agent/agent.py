@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class AgentLinks(NamedTuple):
-    """The functions by which an agent acts on its node."""
+    """The dispatcher, the store and the callbacks with which an agent acts on its node."""
 
     dispatcher: EventDispatcher
     store: StoreAccess

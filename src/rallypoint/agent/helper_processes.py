@@ -68,7 +68,7 @@ class HelperProcesses:
         """Fork the helper processes; to be made before the loop runs.
 
         The guard removes `temporary_dirs` in the end, also when the agent is killed. `source` is
-        started and closed with them. `part_of` is added to the helpers' titles. Raises
+        started and closed with them. `part_of` is added to all titles but the guard's. Raises
         InfrastructureError when the system can't start a process.
         """
         self.source, self._part_of = source, part_of

@@ -145,19 +145,31 @@ class TimerPipe:
 
 
 def _make_way(path: str) -> bool:
-    """Remove a pipe without a reader; return False if it has one. Raises UsageError."""
+    """Remove a pipe without a reader; return False if it has one.
+
+    Raises UsageError for anything else at that path, or if the pipe can't be removed.
+    """
     try:
         if not stat.S_ISFIFO(os.lstat(path).st_mode):
             raise _cant_make(path, "there is something else")
-        os.close(open_named(path, os.O_WRONLY | os.O_NONBLOCK))
+        if _has_reader(path):
+            return False
+        os.unlink(path)
     except FileNotFoundError:
         return True
     except OSError as error:
+        raise during("make a pipe", error.errno, _cant_make(path, _why(error))) from error
+    return True
+
+
+def _has_reader(path: str) -> bool:
+    try:
+        os.close(open_named(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
         if error.errno != errno.ENXIO:
-            raise during("make a pipe", error.errno, _cant_make(path, _why(error))) from error
-        os.unlink(path)
-        return True
-    return False
+            raise
+        return False
+    return True
 
 
 def _cant_make(path: str, why: str) -> UsageError:

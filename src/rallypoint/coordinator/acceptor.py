@@ -282,7 +282,7 @@ class ConnectionLog:
         self._more: Counter[str] = Counter()
         """The numbers of closed connections by reason: the words after "closed N connections"."""
         self.refusals: Counter[CloseReason] = Counter(dict.fromkeys(CloseReason, 0))
-        """How many connections were closed, by reason."""
+        """The number of connections that were refused, by reason; none of an attached agent."""
         self._last = ""
         self._alarm = Alarm(self._loop, self._show_more)
         self._shortage_at = float("-inf")

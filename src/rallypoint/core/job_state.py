@@ -241,7 +241,7 @@ def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
 
 
 def status(job: JobState, node_id: str = "") -> JobStatus:
-    """Return the status for a person at this node who waits. O(1), except for a node held back."""
+    """Return the status for a person at this node who waits. O(1)."""
     state = job.round
     active = state.phase is RoundPhase.ACTIVE
     return JobStatus(

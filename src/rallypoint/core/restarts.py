@@ -209,7 +209,7 @@ class GiveUpJob(Struct, frozen=True):
 
     reason: str
     no_progress: str = ""
-    """How often the same failure has repeated, if that is the reason."""
+    """How often the same failure has repeated, in words, if that is the reason; else empty."""
 
 
 RestartDecision = Restart | GiveUpJob
@@ -225,7 +225,7 @@ class Ledger(Struct):
 def decide(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """Return the consequence of one more failure. `loop`: the crash loop, with this failure."""
+    """Return the consequence of one more failure, which the crash loop `loop` counts already."""
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if failure.message.startswith(UNGUARDED):
         return GiveUpJob("a restart can't help")

@@ -106,9 +106,9 @@ class RoundRecord(Struct):
     first_step: int = -1
     last_step: int = -1
     slowest: dict[str, Slowest] = field(default_factory=dict)
-    """The slowest node by phase: `rendezvous`, `spawn`, and `first_output` and `first_progress`
-    after it, as the nodes have told; `detect`, of the node at which the round ended; and `stop`,
-    from the end of the round until the node said that its workers run no more."""
+    """The slowest node by phase. `rendezvous`, `spawn`, and `first_output` and `first_progress`
+    after it: as the nodes have told. `detect`: the node whose fault ended the round, and the time
+    until the end. `stop`: from the end until the node said that its workers run no more."""
 
     def took(self, node_id: str, phases: Iterable[tuple[str, float | None]]) -> None:
         """Note the lengths of phases on this node, in seconds; None: not known."""

@@ -129,7 +129,7 @@ class Rejected(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """The lease was renewed, and now ends at this time."""
+    """The lease of this node was renewed, and now ends at `until`."""
 
     until: float
 

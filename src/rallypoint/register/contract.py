@@ -86,7 +86,7 @@ class JoinRequestBackend(Protocol):
     def join_requests_after(self, number: int) -> list[bytes | None]:
         """Return the requests with higher numbers, in order.
 
-        None for one whose writer is not done yet.
+        None for one whose writer is not done yet, and for one that was deleted.
         """
 
 

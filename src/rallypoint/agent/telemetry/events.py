@@ -23,7 +23,7 @@ from rallypoint.observe.records import AgentEvent, Observer
 STATUS = "torchelastic.worker.status."
 """The prefix of a state in torch's names of events."""
 OWN = "rallypoint."
-"""The prefix of an agent's own events, and of phases."""
+"""The prefix of the names of an agent's own events, of which the end of a phase is one."""
 
 
 class EventEmitter(Observer):

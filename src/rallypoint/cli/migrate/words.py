@@ -22,7 +22,7 @@ _PIECE = re.compile(
 
 
 class Word(Struct, frozen=True):
-    """One word. A program gets `text`, once the shell has replaced what `varies`."""
+    """One word. A program gets `text`; if it `varies`, once the shell has replaced parts of it."""
 
     text: str
     raw: str

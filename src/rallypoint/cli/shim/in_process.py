@@ -116,9 +116,7 @@ def _main_of(name: str, ours: Callable[[Sequence[str] | None], None]) -> Callabl
     def main(args: Sequence[str] | None = None) -> None:
         option = _unknown_option(sys.argv[1:] if args is None else [*map(str, args)])
         if option:
-            told = (
-                f"{shown(option)}: rallypoint run has no such option, so this is torch's own {name}"
-            )
+            told = f"{shown(option)}: rallypoint run has no such option, so torch's own {name}"
             print_error("rallypoint shim", f"{told} runs this job")
             with left(os.environ):
                 _torchs(name).main(args)

@@ -66,7 +66,7 @@ class Leadership:
         return self.duties.lead
 
     def begin(self, state: JobState, former: Life | None) -> RecordedLife:
-        """Begin a life of the job: from its first node, or anew after its end, to its next end."""
+        """Begin a life of the job that the register does not hold yet. `former`: the one before."""
         return self._recorded(self.duties.begin(state, former))
 
     def take_over(self) -> TakenOver | None:

@@ -144,7 +144,7 @@ def told_enough(state: WorkersState) -> list[NodeEffect]:
 
 
 def unheard(state: WorkersState) -> list[NodeEffect]:
-    """Leave without the job's answer: the job can't be told in time that this node leaves."""
+    """Stop the workers: the coordinator did not say in time that it knows of this node's leave."""
     return [] if state.announced else leave_now(state)
 
 

@@ -401,7 +401,7 @@ def _blamed(job: JobState, own_agent: str) -> Blamed | None:
 
 
 def _is_to_be_judged(job: JobState) -> bool:
-    """Return whether workers have failed, and the consequence is not decided yet."""
+    """Return whether the last round ended with failures whose consequence is not decided yet."""
     state = job.round
     is_over = state.phase is not RoundPhase.ACTIVE and job.judged_round != state.round
     return bool(job.reports) and is_over

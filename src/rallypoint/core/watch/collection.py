@@ -39,7 +39,7 @@ STALLED_S = 60.0
 """The time in seconds after which a person who reads nothing is cut off, except with `follow`: it
 may be a pager."""
 LAST_S = 2.0
-"""The time in seconds for the last output of workers after the end of the job."""
+"""How long a coordinator waits for the workers' last output after a job's end, in seconds."""
 _TO_BE_ASKED = -1  # in place of a round
 
 

@@ -25,7 +25,7 @@ from rallypoint.core.watch.names import brief_ranks, fold_names
 from rallypoint.hashes import blake2s
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
-"""The limits of one state directory: jobs and bytes."""
+"""The limits of the kept jobs in one state directory: their number, and their bytes in all."""
 NODE_BYTES, WORLD_BYTES = 64_000, 100_000_000
 """The limits in bytes of one node's note, and of all notes of a job, which may share one
 directory."""

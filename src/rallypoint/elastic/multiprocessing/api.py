@@ -120,9 +120,9 @@ def get_std_cm(
 class _Gate:
     """A one-shot gate: closed until a thread opens it.
 
-    Unlike an event or a future it may be waited for where a signal handler raises: that may happen
-    within their conditions, whose locks then stay held. In that case `Thread.join` of Python 3.11
-    takes the thread for ended.
+    A signal handler may raise within `wait`. Within the wait of an event or a future that could
+    leave the lock of its condition held, and `Thread.join` of Python 3.11 would then take the
+    thread for ended.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class PContext(ABC):
             stdout_filters=tuple(duplicate_stdout_filters or ()),
             stderr_filters=tuple(duplicate_stderr_filters or ()),
         )
-        self._dest, self._logs_specs = dest, logs_specs
+        self._dest = dest
         self._supervision = Supervision(ProcessPlan(logs_specs, dest, outputs, grace_s))
         self._thread = threading.Thread(target=self._run, name=f"processes-{name}", daemon=True)
         self._begun, self._ended = _Gate(), _Gate()
@@ -297,8 +297,6 @@ class PContext(ABC):
         with _signals_are_held():
             self._thread.join()
         self._restore_handlers()
-        if isinstance(self._logs_specs, DefaultLogsSpecs):
-            self._logs_specs.remove_empty(self._dest)
 
     @naming_parameters()
     def _run(self) -> None:

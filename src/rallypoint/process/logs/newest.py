@@ -145,7 +145,10 @@ class OutputReader:
         before: int,
         found: StreamOutput | Newest,
     ) -> list[OutputLines]:
-        """Return the lines of this stream; `before` is the position of the last read."""
+        """Return the parts as lines; without any, perhaps one that tells the position only.
+
+        `before` is the position from which `found` was read.
+        """
         is_first = before == _NEWEST and not self._unfinished
         if not parts and (is_first or found.left_out):
             return [OutputLines(*key, 0.0, b"", found.left_out, found.next)]

@@ -29,8 +29,8 @@ _LINE_BYTES = 1024
 _PREFIX_BYTES = 256
 """The longest text before a header in its line that counts as the prefix of all lines."""
 _BLOCKS, _HEADERS = 3, 12
-"""The most tracebacks that are remembered, and the most headers that are searched for in one piece
-of data. One is not enough: Python may have ignored an exception, and others may be of one chain."""
+"""How many tracebacks are remembered, and how many headers are looked for in one piece of data:
+the newest. One is not enough: Python may have ignored its exception, or it is of a chain."""
 HEADER = b"(most recent call last)"
 _NAME = b"raceback"
 """The text before the mark of a header, perhaps with colours between."""

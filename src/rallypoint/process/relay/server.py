@@ -49,7 +49,7 @@ STALL_S = 5.0
 def run_relay(control: socket.socket, agent_pid: int, objects: Mapping[int, int]) -> None:
     """Run the relay; returns when the agent is gone and all is written.
 
-    `objects`: pipes that teed lines go to. The key is the descriptor, 1 or 2, that a pipe replaces.
+    `objects`: by descriptor, 1 or 2, the pipe to which teed lines go in its place.
     """
     _RelayLoop(control, agent_pid, objects).run()
 

@@ -27,7 +27,7 @@ _MAX_SUBDOMAIN = 253
 
 
 class KubernetesConfig(Struct, frozen=True):
-    """The address of an API server, and the credentials for it."""
+    """The address of an API server, and the directory with the credentials for it."""
 
     server: str
     """http:// or https://, HOST:PORT, and perhaps a path."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.failures import describe_failure, program_of
 from rallypoint.process.limits import OomWatch, shared_memory_use
-from rallypoint.process.logs.specs import LogsDest, Reifies
+from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest, Reifies
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import PickledCall, ResultFiles
 from rallypoint.process.relay.client import Relay
@@ -123,6 +123,8 @@ class Supervision:
             self.programs.results.close()
             if relay is not None:
                 await relay.stop(_CONSOLE_TIMEOUT_S)
+            if isinstance(self._plan.specs, DefaultLogsSpecs):
+                self._plan.specs.remove_empty(dest)
 
     def _start(self, outputs: WorkerOutputs) -> list[WorkerOutput]:
         commands = self.programs.commands

@@ -30,7 +30,7 @@ class HealthCheckServer:
 
     @property
     def alive_callback(self) -> Callable[[], int]:
-        """Returns the time of the agent's last progress, in Unix seconds."""
+        """The function that returns the time of the agent's last progress, in Unix seconds."""
         return self._alive_callback
 
     @property
