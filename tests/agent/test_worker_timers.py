@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.one_agent import agent, ended
+from tests.harness.unprivileged import become_somebody
 
 STUCK = """
 import os, signal, sys, time
@@ -258,3 +259,20 @@ def test_a_place_for_the_pipe_that_is_taken_is_one_clear_line(tmp_path: Path) ->
             assert f"TORCHELASTIC_TIMER_FILE={path}: " in run.err
             assert why in run.err
             assert "Traceback" not in run.err
+
+
+def test_a_pipe_that_this_user_may_not_remove_is_one_clear_line(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("a directory in which only the owner removes files needs another user")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    path = shared / "timers"
+    os.mkfifo(path)
+    env = {"TORCHELASTIC_TIMER_FILE": str(path)}
+    with agent(tmp_path, program="pass", env=env, under=become_somebody()) as run:
+        assert run.wait() == 1
+        assert f"TORCHELASTIC_TIMER_FILE={path}: can't make this named pipe: " in run.err
+        assert "Operation not permitted: choose another path" in run.err
+        assert "Traceback" not in run.err
+    assert path.is_fifo()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import selectors
 import socket
 import threading
@@ -372,6 +373,27 @@ async def test_F1_what_another_coordinator_says_is_dropped() -> None:
         assert agent.said_of(m.Expelled) == agent.said_of(m.StartNow) == []
         connection._deliver(m.StartNow(ours))
         assert agent.said_of(m.StartNow) == [m.StartNow(ours)]
+
+
+async def test_an_error_of_the_system_in_an_agents_code_is_not_a_lost_connection() -> None:
+    errors: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+    async with rally(RULES) as place:
+        agent = Agent(RULES, place.port, 0.0)
+        error = PermissionError(errno.EPERM, "Operation not permitted")
+        told = agent.told
+
+        def fails(news: SessionNews) -> None:
+            told(news)
+            if isinstance(news, SessionOpened):
+                raise error
+
+        agent.told = fails  # type: ignore[method-assign]
+        agent.session.open(await agent.dial())
+        await agent.wait(lambda: errors)
+        agent.session.abort()
+    assert errors[0] is error
 
 
 async def test_R7_a_refusal_ends_the_session() -> None:

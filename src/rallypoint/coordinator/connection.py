@@ -260,6 +260,12 @@ class ClientConnection(FramedConnection):
         except (AccessError, ProtocolError) as error:
             self._fail(error)
             self._end(str(error))
+        except OSError as error:
+            # Raised again, it would pass for the end of the connection, after which an agent
+            # reconnects, gets the same message, and so on without end.
+            told = {"message": "a message could not be processed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+            self._end("a message could not be processed")
 
     def _shake_hands(self, handshake: ClientHandshake, data: bytes) -> bytes:
         answer = handshake.feed(data)
