@@ -41,6 +41,7 @@ from rallypoint.process.logs.plan import ConsoleRoute, LinePrefix, Std, ToRelay,
 from rallypoint.process.logs.specs import DefaultLogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.process.relay.client import Relay
+from rallypoint.process.relay.streams import JOIN_S
 
 LINES = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=True)
 
@@ -269,14 +270,34 @@ async def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path)
     assert log.stat().st_size == 300_000
 
 
+IN_TWO_PARTS = f"""
+import os, sys, time
+name, held_up = sys.argv[1], []
+for n in range(2000):
+    begun = time.monotonic()
+    os.write(1, f"{{name}} {{n}}".encode())
+    os.write(1, b" as one\\n")
+    if time.monotonic() - begun >= {JOIN_S}:
+        held_up.append(n)
+open(name, "w").write(" ".join(map(str, held_up)))
+"""
+
+
 async def test_a_line_that_is_written_in_two_parts_is_not_mixed_with_those_of_others(
     tmp_path: Path,
 ) -> None:
-    program = "import os\nfor _ in range(2000): os.write(1, b'a line'); os.write(1, b' as one\\n')"
+    """A writer that the system held up between the parts has noted which lines these are."""
     async with relay_to(tmp_path / "console") as relay:
         streams = [add(relay, Std.OUT, RAW, rank=rank) for rank in range(3)]
-        await end_of(*(spawn(program, stdout=stream) for stream in streams))
-    assert set((tmp_path / "console").read_text().splitlines()) == {"a line as one"}
+        names = [str(tmp_path / f"held-up-{rank}") for rank in range(3)]
+        pairs = zip(names, streams, strict=True)
+        await end_of(*(spawn(IN_TWO_PARTS, name, stdout=stream) for name, stream in pairs))
+    text = (tmp_path / "console").read_text()
+    for name in names:
+        held_up = Path(name).read_text().split()
+        assert len(held_up) < 1000
+        lines = {f"{name} {n} as one" for n in range(2000) if str(n) not in held_up}
+        assert lines <= {name + rest for rest in re.findall(f"{re.escape(name)}(.*)", text)}
 
 
 async def test_what_is_no_line_yet_is_shown_though_more_of_it_comes_at_once(tmp_path: Path) -> None:
@@ -318,6 +339,7 @@ async def test_signals_to_everybody_do_not_end_the_output(tmp_path: Path) -> Non
 AGENT = """
 import os, subprocess, sys, time
 from rallypoint.process.relay.client import Relay
+from rallypoint.process.relay.streams import JOIN_S
 from rallypoint.process.logs.plan import ConsoleRoute, Std, ToRelay
 relay = Relay.start()
 route = ToRelay(ConsoleRoute.RAW, "", keep_tail=True)

@@ -126,15 +126,21 @@ class Streams:
     def read_ready(self, ready: Collection[int], now: float) -> None:
         """Read one piece from each ready pipe, and handle what is due."""
         for fd in ready:
-            stream = self._streams.get(fd)
-            if stream is not None and not (stream.console is not None and stream.console.is_full):
-                # Whoever was served is last when a console that was behind takes bytes again.
-                self._streams[fd] = self._streams.pop(fd)
-                self._read(stream, 1, now)
+            self._read_piece(fd, now)
         for fd in [fd for fd, due in self._due.items() if due <= now]:
-            self._settle(self._streams[fd], now)
+            if fd not in ready:
+                self._read_piece(fd, now)  # On a busy machine the line may have ended since.
+            if self._due.get(fd, inf) <= now:
+                self._settle(self._streams[fd], now)
         if self._progress is not None:
             self._progress.look(now)
+
+    def _read_piece(self, fd: int, now: float) -> None:
+        stream = self._streams.get(fd)
+        if stream is not None and not (stream.console is not None and stream.console.is_full):
+            # Whoever was served is last when a console that was behind takes bytes again.
+            self._streams[fd] = self._streams.pop(fd)
+            self._read(stream, 1, now)
 
     def release_interrupts(self, now: float) -> None:
         """Show tracebacks that were held back for long enough."""
