@@ -73,6 +73,19 @@ spawn_workers([WorkerCommand(argv, dict(os.environ))], guard)
 signal.pause()
 """
 
+# On a busy machine the guard may not have begun when the agent dies.
+HASTY_AGENT = """
+import os, signal, sys
+from rallypoint.process.guard import Guard
+from rallypoint.process.spawn import WorkerCommand, spawn_workers
+guard = Guard.start()
+os.kill(guard.pid, signal.SIGSTOP)
+print("guard", guard.pid, flush=True)
+argv = [sys.executable, "-S", "-E", "-c", sys.argv[1]]
+spawn_workers([WorkerCommand(argv, dict(os.environ))], guard)
+signal.pause()
+"""
+
 
 def birth(pid: int) -> str | None:
     """The start time of a live process."""
@@ -206,6 +219,16 @@ def test_A6_guard_notices_death_though_a_stranger_holds_its_pipe() -> None:
         living.end("the worker outlived the agent")
         assert stranger.left()
         os.kill(pids["stranger"][0], signal.SIGKILL)
+
+
+def test_A6_guard_that_begins_after_the_agents_death_leaves_no_process_behind() -> None:
+    with agent(HASTY_AGENT, WORKER) as process:
+        pids = told(process, 4)
+        living = Living([*pids["guard"], *pids["worker"], *pids["child"]])
+        process.kill()
+        process.wait()
+        os.kill(pids["guard"][0], signal.SIGCONT)
+        living.end("processes of the job outlived the agent")
 
 
 def test_A6_a_machine_too_busy_to_kill_in_time_spares_no_process_of_a_session() -> None:

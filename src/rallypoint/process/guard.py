@@ -292,6 +292,8 @@ def _serve(
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
     _ignore_signals()
+    # If the agent died before this guard began, no record has been read yet.
+    _read_records(channel, registered)
     _end(registered, agent_pid, temporary_dirs, page, by_register, oom)
 
 
