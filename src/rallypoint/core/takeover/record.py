@@ -44,7 +44,8 @@ LEFT_MAX, LEFT_CHARS = 8, 80
 """The most nodes that have left last and are remembered, and the longest name of one."""
 NUMBERS_BITS = 20
 LEAST_RAN_S = 0.001
-"""The runtime in seconds of a job whose workers have just started, which shows that it counts."""
+"""The least runtime in seconds that a record has once workers have started: 0 means that none
+have."""
 SCHEMA = 1
 """The schema of records of this version of Rallypoint."""
 
@@ -87,7 +88,7 @@ class Leader(Struct, frozen=True, array_like=True):
 
 
 class FormerLife(Struct, frozen=True, array_like=True):
-    """The end of a job's life before it was begun anew."""
+    """The life of a job before it was begun anew, and the verdict in which that life ended."""
 
     incarnation: int
     verdict: Verdict
@@ -102,7 +103,8 @@ class Blamed(Struct, frozen=True, array_like=True):
     failure: WorkerExit
     """The failure without its traceback."""
     lacking: Lacking | None = None
-    """The resource that its machine lacks, so that the worker was not started."""
+    """The resource that its machine lacks, so that the worker was not started; None: not known of
+    any."""
 
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
@@ -161,9 +163,10 @@ class JobRecord(Struct, frozen=True, array_like=True):
     nodes: int = 0
     """The number of nodes of the newest world."""
     succeeded: bytes = b""
-    """One bit for each of them, by group rank: its success was acknowledged."""
+    """One bit for each node of the newest world, by group rank: its success was acknowledged."""
     judged_round: int = 0
-    """The forming round whose predecessor has been judged."""
+    """The forming round for which the end of the round before it has been judged: the consequence
+    of that end is decided."""
     restarts: int = 0
     restarts_counted: tuple[int, ...] = ()
     """The numbers of the restarts that still count; see `restarts.Ledger`."""
@@ -194,7 +197,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The first failure of the newest round until it is judged, if its node is the leader's or is
     gone."""
     crash_loop: CrashLoop = CrashLoop()
-    """The number of equal failures in a row."""
+    """The equal failures in a row, without progress in between: their number, and what they have in
+    common."""
     furthest_step: int = -1
     """The largest step that workers have reported; -1: none."""
     carried: Carried | None = None
@@ -215,7 +219,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     origin: int = 0
     """The first number of this life; 0: it did not change, or an older version wrote this."""
     ran_s: float = 0.0
-    """The seconds that the job has run, if `--max-runtime` counts; 0: no workers have started
+    """The seconds that the job has run, if it has a `--max-runtime`; 0: no workers have started
     yet."""
 
     @property
@@ -230,18 +234,19 @@ class JobRecord(Struct, frozen=True, array_like=True):
 
     @property
     def successes(self) -> int:
-        """The number of its nodes that have succeeded."""
+        """The number of nodes of the newest world that have succeeded."""
         return int.from_bytes(self.succeeded, "little").bit_count()
 
 
 class LeadRecord(Struct, frozen=True, array_like=True):
-    """The value that one swap writes."""
+    """The whole content of a job's register: its leader and its state. One swap writes it."""
 
     schema: int
     epoch: Epoch
     leader: Leader
     beat: int
-    """The number of swaps of this epoch; if it does not change, the leader may be lost."""
+    """A number that is higher in each record of this epoch; if it does not change, the leader may
+    be lost."""
     job: JobRecord | None
     """The job; None: it has no node yet."""
     is_vacant: bool = False
@@ -257,7 +262,7 @@ class LeadRecord(Struct, frozen=True, array_like=True):
 def has_succeeded(job: JobState) -> list[bool]:
     """Return whether each node of the newest world has succeeded, by group rank.
 
-    Also of nodes that are gone since.
+    Nodes that are gone since are included.
     """
     return [_has_succeeded(job, entry) for entry in job.round.world]
 
@@ -477,7 +482,7 @@ Mark = tuple[object, ...]
 
 
 def mark_of(job: JobState) -> Mark:
-    """Return a value that is equal while nothing has changed that must be recorded. O(1)."""
+    """Return a value that is equal while nothing has changed that must be recorded."""
     state = job.round
     return (
         job.incarnation,
