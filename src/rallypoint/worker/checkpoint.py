@@ -21,7 +21,7 @@ SIGTERM = _signal.SIGTERM
 getsignal = _signal.getsignal
 _REQUEST, _MASK, _DRAIN, _SAVE = at.REQUEST, at.KIND_MASK, at.DRAIN, at.SAVE
 _words: memoryview | None = None
-"""The shared memory, once the agent knows that this worker asks for requests."""
+"""The words of shared memory, once this process looks for requests there; None: not yet."""
 _takes_wishes = False
 """Whether the agent knows that this worker saves when a person asks."""
 _handler: object = None

@@ -107,7 +107,8 @@ class ErrorHandler:
         """Copy the error file of the process that failed first to this process's error file.
 
         Its exit code, unless that is 0, is added. An earlier failure in this process's file stays.
-        Nothing is written when the source can't be read.
+        Nothing is written when the source can't be read. If this process has no error file, the
+        content is logged.
         """
         try:
             with open(rootcause_error_file, "rb") as file:
@@ -123,7 +124,10 @@ class ErrorHandler:
     def dump_error_data(
         self, rootcause_error_file: str, data: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Write the content of an error file that is gone or elsewhere, as `dump_error_file`."""
+        """Write this content of a failed process's error file to this process's error file.
+
+        For a file that is gone or elsewhere; otherwise as `dump_error_file`.
+        """
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
         path = os.environ.get(ERROR_FILE_VARIABLE)

@@ -31,7 +31,7 @@ class Shm:
 
     @property
     def wake_up_path(self) -> str:
-        """The named pipe that the agent reads."""
+        """The path of the named pipe by which the agent is told to look at the shared memory."""
         return os.path.join(self._folder, "wake-up")
 
     def notify(self, what: str) -> None:
@@ -119,7 +119,8 @@ def shm_path() -> str:
 def local_rank() -> int:
     """Return the slot number of this worker; -1 if the environment has none.
 
-    LOCAL_RANK is no slot number where each worker sees one device only (`--virtual-local-rank`).
+    It is RALLYPOINT_LOCAL_RANK, or LOCAL_RANK without that. LOCAL_RANK is no slot number where each
+    worker sees one device only (`--virtual-local-rank`).
     """
     text = os.environ.get("RALLYPOINT_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isascii() and text.isdigit() else -1
@@ -147,7 +148,8 @@ def progress(
 
     `total` is the number of steps, `tokens` the number of tokens so far. An omitted value stays as
     it was last reported. `loss` may be anything that becomes a float; a tensor on a device makes
-    the call wait for the device.
+    the call wait for the device. Raises TypeError, ValueError or OverflowError for a value that is
+    no number.
     """
     slot = _slot
     if slot is None:

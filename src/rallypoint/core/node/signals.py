@@ -15,14 +15,14 @@ _WORKERS = (NodePhase.RUNNING, NodePhase.FINISHED, NodePhase.STOPPING)
 
 
 def workers_started(state: WorkersState, stamp: Stamp) -> list[NodeEffect]:
-    """Return the workers run from now on. No earlier signal has reached them."""
+    """Note that the workers of this round run; no earlier signal has reached them."""
     if stamp == state.stamp:
         known.workers_started(state.signals)
     return []
 
 
 def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Handle a signal to the agent, which every process of this node may have got."""
+    """Handle a signal to the agent: find out whether every process of the node gets it."""
     if not state.settings.has_witness or state.phase not in _WORKERS:
         return []
     if known.agent_got(state.signals, number):
@@ -46,7 +46,7 @@ def other_leaves(state: WorkersState) -> list[NodeEffect]:
 
 
 def notify(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Ask the workers for a checkpoint by this signal."""
+    """Ask the workers for a checkpoint by this signal, unless a scheduler sends it to them."""
     if state.phase is not NodePhase.RUNNING:
         return []
     state.signals.held_notice = number

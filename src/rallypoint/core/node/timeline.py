@@ -48,7 +48,7 @@ UNKNOWN = "unknown"
 
 
 class Milestone(Struct, frozen=True):
-    """A phase that has just ended."""
+    """A phase of a round on this node that has just ended, and how many seconds it took."""
 
     round: int
     name: str
@@ -94,7 +94,7 @@ class Timeline(Struct):
 
     @property
     def newest(self) -> RoundLife | None:
-        """The last round that this node had a place in."""
+        """The last round that this node had a place in; None: it had none yet."""
         return self.rounds[-1] if self.rounds else None
 
 
@@ -137,7 +137,10 @@ def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
 
 
 def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Milestone]:
-    """Note the first output or the first progress of this round; later ones are ignored."""
+    """Note the first output or the first progress of this round; later ones are ignored.
+
+    `name` is that of the phase which ends by it.
+    """
     life = _life(timeline, round_)
     if life is None or life.spawned_at is None or life.stopping_at is not None:
         return []

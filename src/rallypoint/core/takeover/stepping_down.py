@@ -95,7 +95,7 @@ class Deference:
         self._stamp, self.until = _newest(job), until
 
     def forget(self) -> None:
-        """End the deference: the node leads again, and hears the nodes of the active world."""
+        """Allow the node to step down again in this round: it leads, and hears the active world."""
         self._stamp = None
 
 
