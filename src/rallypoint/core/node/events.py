@@ -228,7 +228,7 @@ class AbandonRound(Struct, frozen=True):
 
 
 class RoundEnding(Struct, frozen=True):
-    """The coordinator ends this node's round for this reason."""
+    """Show the user that the coordinator ends this node's round, and for which reason."""
 
     stamp: Stamp
     reason: EndReason
