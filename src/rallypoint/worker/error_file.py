@@ -139,7 +139,7 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """Return a new handler."""
+    """Return a new `ErrorHandler`."""
     return ErrorHandler()
 
 
@@ -155,7 +155,8 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
       code tells it, and a text is printed on stderr by Python, where the agent reads it;
     * `KeyboardInterrupt`: nothing: whoever interrupts knows.
 
-    Use it once per process. Outside a launcher it merely passes things on.
+    Use it once per process. Outside a launcher there is no error file, and what would be written
+    there is logged.
     """
     handler = error_handler or get_error_handler()
     name: str | None = getattr(fn, "__qualname__", None)

@@ -27,7 +27,8 @@ class Shm:
         base = at.first_word(rank)
         slot = words[base : base + at.SLOT_WORDS]
         self.slot: memoryview | None = slot if _claim(slot) else None
-        """The slot; None if this process does not report for the worker."""
+        """The part of the shared memory where this process reports; None if it does not report for
+        its worker."""
 
     @property
     def wake_up_path(self) -> str:

@@ -33,8 +33,8 @@ def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> b
 
     That can be known of a process of the same boot and namespaces. It can also be known, by its
     lock, of one of the same boot in other namespaces (another container). Of others nothing is
-    known, nor of one that can't be examined: then False. True for `own`, which leads no more when
-    it asks.
+    known, nor of one that can't be examined: then False. True for `own` itself, since a process
+    that asks does not lead.
     """
     if process.where != own.where:
         is_same_boot = process.where.split()[:1] == own.where.split()[:1]

@@ -169,12 +169,13 @@ class LeaderSearch(RegisterCandidacy):
         self._listening: Listening | None = None
         """The listener on which this node offers to lead, or is about to claim."""
         self._changed = asyncio.Event()
-        """Set when another node leads than at the last look, or this one."""
+        """The event that is set when another process leads than at the last look, perhaps this
+        node."""
         self._looked = asyncio.Event()
-        """Set when a look is over."""
+        """The event that is set when a look at the register is over."""
         self._resting: asyncio.Task[None] | None = None
         self.coordinator: Coordinator | None = None
-        """The coordinator that this node hosts."""
+        """The coordinator that this node hosts; None: this node does not lead."""
         self._watcher = self._loop.create_task(self.run())
         self._watcher.add_done_callback(raise_in_loop)
 

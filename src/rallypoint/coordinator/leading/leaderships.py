@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 REMOVE_S = 60.0
 ASKED_S = 5.0
-"""How long a person who asks waits for a register, in seconds."""
+"""The time limit in seconds for reading a register for a person who asks who leads the job."""
 
 
 class ManyLeaderships:
@@ -46,7 +46,8 @@ class ManyLeaderships:
         self._leader = self._local.leader(addresses)
         self._led: dict[str, Leadership] = {}
         self._memories: OrderedDict[str, Memory] = OrderedDict()
-        """The positions of the records that this process knows, by run id, the newest last."""
+        """The records and positions that this process knows of the last jobs, by run id, the newest
+        last."""
         self._claiming: set[str] = set()
         """The jobs for which agents wait at this coordinator."""
         self._candidacies: dict[str, asyncio.Event] = {}

@@ -86,7 +86,8 @@ class Tried(Struct, frozen=True):
     unfit: str = ""
     """Why no worker can be started here, one sentence; empty: workers can be started."""
     lacking: Lacking | None = None
-    """The lacking resource, if this machine and not an option of this node is to blame."""
+    """The resource that this machine lacks, so that it and not an option of this node is to blame;
+    None: nothing is known to lack."""
     fix: str = ""
     """The fix for the user, if no worker can be started."""
     unreached: str = ""
@@ -208,7 +209,7 @@ class EnrolWithStore(Struct, frozen=True):
 
 
 class SpawnWorkers(Struct, frozen=True):
-    """Start this node's workers."""
+    """Start this node's workers for this round."""
 
     stamp: Stamp
     assignment: Assignment
@@ -224,7 +225,7 @@ class TryToStart(Struct, frozen=True):
 
 
 class AbandonRound(Struct, frozen=True):
-    """The round ended before workers were started: drop what was prepared for it."""
+    """Drop what was prepared for the round, which ended here before workers were started."""
 
 
 class RoundEnding(Struct, frozen=True):
@@ -256,7 +257,7 @@ class KillWorkers(Struct, frozen=True):
 
 
 class NodeTimer(Struct, frozen=True):
-    """Answer with `WaitEnded` after this time."""
+    """Wait for this time, and then answer with `WaitEnded`."""
 
     kind: WaitKind
     number: int

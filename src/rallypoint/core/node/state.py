@@ -44,7 +44,7 @@ from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointErr
 
 
 class NodePhase(IntEnum):
-    """The observed phase; `machine.py` describes each."""
+    """The observed phase of this node in a round; `machine.py` describes each."""
 
     IDLE = 0
     ENROLLING = 1
@@ -102,7 +102,7 @@ class WorkersState(Struct):
     stop_why: str = ""
     """The reason why the workers are being stopped."""
     told_end: Stamp | None = None
-    """The newest round that the coordinator has ended."""
+    """The newest round of this node whose end the coordinator has ordered."""
     assignment: Assignment | None = None
     exits: dict[int, WorkerExit] = field(default_factory=dict)
     """The exits of this round's workers, by local rank; a new object for each round."""
@@ -135,11 +135,11 @@ class WorkersState(Struct):
     telling: bool = False
     """Whether no workers run, and the end waits until the job acknowledges the leave."""
     repeated: int = 0
-    """The last signal, while an equal one still counts as a repetition."""
+    """The last signal to the agent, while an equal one still counts as the same; 0: none."""
     killing: bool = False
     """Whether the workers of this round were sent SIGKILL."""
     is_patient: bool = False
-    """Whether workers do not die, and are waited for."""
+    """Whether killed processes do not die, and this node waits for them."""
     patience_is_over: bool = False
     verdict: Verdict | None = None
     finish: Finish | None = None
@@ -149,9 +149,11 @@ class WorkersState(Struct):
     """The number of waits so far, from which they get their numbers."""
     newest_wait: dict[WaitKind, int] = field(default_factory=dict)
     grace_s: float = 0.0
-    """The shortest grace that the present stop was given."""
+    """The shortest time in seconds that the present stop gives the workers before they are
+    killed."""
     first_grace: int = 0
-    """The number of the stop's first wait; the first wait to end ends the grace."""
+    """The number of the wait for the first grace of the present stop. A shorter one may follow; the
+    grace that ends first counts."""
 
 
 def proceed(state: WorkersState) -> list[NodeEffect]:
@@ -262,7 +264,7 @@ def _end_before_start(state: WorkersState) -> list[NodeEffect]:
 
 
 def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
-    """Return a wait, which makes older waits of its kind void."""
+    """Begin a wait of this kind, and return its timer; older waits of the kind become void."""
     state.waits += 1
     state.newest_wait[kind] = state.waits
     return NodeTimer(kind, state.waits, length_s)
@@ -309,7 +311,10 @@ SUSPECT_S = 2.0
 
 
 def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> list[NodeEffect]:
-    """Note the ends of these workers, which were noticed together."""
+    """Note the ends of these workers, which were noticed together, and judge them.
+
+    They are judged later if this agent may be about to get the signal that ended them.
+    """
     if stamp != state.stamp:
         return []
     known = state.exits.keys() | state.ends_reported

@@ -127,7 +127,7 @@ class GiveUp(Struct, frozen=True):
 
 
 class Dial(Struct, frozen=True):
-    """Connect to this leader, and to no other one."""
+    """Connect to the leader at these addresses, and to no other one."""
 
     addresses: tuple[str, ...]
     epoch: int = 0
@@ -135,11 +135,11 @@ class Dial(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """Listen for other nodes; then call `listened`."""
+    """Open a listener on which this node could lead the job; then call `listened`."""
 
 
 class Close(Struct, frozen=True):
-    """Close the listener."""
+    """Close the listener of this node, on which it would have led the job."""
 
 
 class TryWriting(Struct, frozen=True):
@@ -151,7 +151,10 @@ class LeaderChanged(Struct, frozen=True):
 
 
 class LookNow(Struct, frozen=True):
-    """Look before the wait is over, and wait a moment for the result."""
+    """Read the register before the wait for the next look is over.
+
+    A caller that wants a connection waits a moment for the result.
+    """
 
 
 class Interrupt(Struct, frozen=True):
@@ -196,7 +199,8 @@ class Candidacy:
         """The record that the last look found, or that this process has just claimed with; None: no
         usable one."""
         self.claim: Claim | None = None
-        """The claim that was sent and not answered yet."""
+        """The claim that this process has sent and the register has not answered yet; None: there
+        is none."""
         self.claimant: Claimant | None = None
         """The part of the process in the job, and its promises, when the last look began. None: it
         is neither a node nor a candidate."""

@@ -44,7 +44,8 @@ from rallypoint.core.takeover.heirs import RANKS, heirs_of
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 UNANSWERED_MAX = 64
-"""The most heartbeats of one heir that are remembered until it names one of them."""
+"""The most heartbeats of one heir that a leader remembers until the heir names the acknowledgement
+of one."""
 
 OFFERED_S = 3.0
 """The seconds for which an offer to lead stays in a node's heartbeats; it is renewed after each
@@ -106,8 +107,8 @@ class Promises:
         """`lease_s`: the job's lease in seconds. `candidate`: its number; 0: it is a node."""
         self.lease_s = lease_s
         self.until = -inf
-        """The end of the last promise. Until then this process claims only if the leader is known
-        to be gone, or has said that it goes."""
+        """The end of the last promise not to claim the job. Until then this process claims only if
+        the leader is known to be gone, or has said that it goes."""
         self.next_leader = NextLeader(0, ())
         """The successor that the last leader named when it handed the job over; epoch 0: there was
         no handover."""

@@ -105,7 +105,8 @@ class Duties:
         self._seal, self._told = seal, (claim.record, seal.sealed(told_of(claim.record)))
         self._is_put_back = claim.is_put_back
         self.is_deposed = False
-        """Whether another process may lead, whatever the clock shows."""
+        """Whether another process may lead the job by now, even if this leader's hold has not
+        ended."""
         self._predecessor = _predecessor(claim, at)
         self._base = claim.known
         """The order of the newest record that this process knew when it claimed the job."""
@@ -124,7 +125,7 @@ class Duties:
 
     @property
     def wakes_at(self) -> float:
-        """When `passed` is due, if nothing else happens."""
+        """When `passed` is due, if nothing else happens; infinite: never."""
         if not self._is_active or self.is_deposed:
             return inf
         return min(self._stalls_at, self._checks_at, self._writes_at)

@@ -85,7 +85,7 @@ class Handover:
         """The mark of the job (`mark_of`) at the last call of `to_settle`."""
         self._recovered: Recovery | None = None
         self.left: tuple[str, ...] = () if record is None else record.left
-        """The ids of the nodes that have left last."""
+        """The ids of the last nodes that have left the job, the newest last."""
 
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
         """Keep a report of this agent until no other coordinator would need it.
@@ -131,7 +131,7 @@ class Handover:
             self.recovery.lost(ref)
 
     def _has_come(self, node_id: str) -> None:
-        """Take a node that takes part, perhaps again, from the list of those that have left."""
+        """Take this node off the list of those that have left: it takes part, perhaps again."""
         if node_id in self.left:
             self.left = tuple(each for each in self.left if each != node_id)
 

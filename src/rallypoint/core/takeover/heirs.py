@@ -64,10 +64,11 @@ class Claimant(Struct, frozen=True):
     spread: float = 0.0
     """A random number between 0 and 1: claimants that are no heirs take turns by it."""
     promised_until: float = -inf
-    """The time before which it has promised not to claim, unless the leader announces its leave."""
+    """The time before which this process has promised not to claim, unless the leader is gone or
+    says that it goes."""
     defers_until: float = -inf
-    """The time until which it lets others claim first, because nodes that did not reach it may
-    reach them."""
+    """The time until which this process, which has led and stepped down, lets others claim first:
+    they may reach nodes that it did not."""
     candidate: int = 0
     """The number of a candidate, drawn by chance; 0: it is none."""
     freed_epoch: int = 0
@@ -75,7 +76,7 @@ class Claimant(Struct, frozen=True):
     is_fresh: bool = False
     """Whether it has taken no part in the job, so that it would begin an ended job anew."""
     dead: tuple[DeadPlace, ...] = ()
-    """The dead places that it knew before it looked for a leader."""
+    """The places of dead nodes that this process knew before it looked for a leader."""
     told: Position | None = None
     """The newest position of the job's record that a leader has sent it."""
     settings: SharedSettings | None = None

@@ -37,9 +37,10 @@ FRESH_S = 0.2
 AFTER_CLAIM_S = 5.0
 RETRY_S = 0.2
 JUDGED_S = 5.0
-"""The seconds after which it is usually known whether a leader of another version stays."""
+"""The seconds after which a new node usually knows whether a leader of another version stays."""
 TOLD_S = 3.0
-"""The shortest wait for its turn, in seconds, that is reported to the user."""
+"""The shortest wait in seconds, of a node for its turn to claim the job, that is reported to the
+user."""
 
 
 Purpose = Literal["probe", "offer", "claim"]
@@ -57,21 +58,24 @@ class Search(Candidacy):
         self.promises, self._deference = promises, deference
         self._is_stopped = False
         self.claims_at = inf
-        """When it may claim, if nothing changes."""
+        """When this node may claim the job, if the register does not change; infinite: not
+        known."""
         self.hindrance = ""
-        """Why it could not claim when it was its turn."""
+        """Why this node could not claim the job when it was its turn; empty: nothing hindered
+        it."""
         self._error: RallypointError | None = None
-        """Why the last look failed."""
+        """The error of the last look at the register; None: the look succeeded."""
         self._looked_at = -inf
         self._present = c.Present()
         self._wait_s = 0.0
         self._purpose: Purpose = "probe"
         self._offered: tuple[str, ...] = ()
-        """The addresses at which it listens and offers to lead."""
+        """The addresses at which this node listens and offers to lead the job; empty: it does
+        not."""
         self._is_late = False
-        """Whether it was reported that new records are seen late."""
+        """Whether the user was told that this node sees new records late."""
         self._has_probed = False
-        """Whether the node has tried to listen, in case it has to lead."""
+        """Whether this node has tried to listen, in case it has to lead the job."""
         self._unusable = ""
         """The last line that was reported about a register without a usable record; empty: it has
         one."""

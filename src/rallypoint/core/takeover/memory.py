@@ -82,7 +82,7 @@ def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> 
 
 
 class Memory:
-    """The newest position of one job's record that a process knows, for its whole life."""
+    """The newest position of one job's record that a process knows while it lives."""
 
     def __init__(self, settings: SharedSettings | None = None) -> None:
         """Know nothing of the job yet. `settings` are the job's, if they are known."""
@@ -96,7 +96,8 @@ class Memory:
         self._was_own = False
         """Whether this process has written the newest record."""
         self._given_up: Epoch | None = None
-        """The epoch that this process gave up when it learnt of a newer record."""
+        """The epoch by which this process led and which it gave up for a newer position; None:
+        there is none."""
         self.known = NEVER
         """The order of the newest record or position that was known, even of an epoch that was
         given up."""

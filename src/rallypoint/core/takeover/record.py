@@ -78,10 +78,11 @@ class Leader(Struct, frozen=True, array_like=True):
     addresses: tuple[str, ...]
     process: Process
     has_workers: bool = False
-    """Whether it is an agent: its guard marks the record when it and its workers are dead."""
+    """Whether the leader is an agent. The guard of an agent, a helper process, marks the record
+    when the agent and its workers are dead."""
     hold_s: float = HOLD_S
-    """How long it may act after a swap, in seconds. Other processes wait for this time, whatever
-    their own hold."""
+    """The seconds for which this leader may act after a swap. Other processes wait for this time,
+    whatever their own hold."""
     versions: tuple[int, int] | None = None
     """The oldest and the newest version of the session protocol that it uses; None: written by an
     earlier version of Rallypoint."""
@@ -135,7 +136,7 @@ class WorldNames(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, node_ids: Sequence[str]) -> WorldNames:
-        """Return the names of these nodes, if they are few and short."""
+        """Return the names of these nodes; none if they are too many or too long."""
         if not 0 < len(node_ids) <= NAMED_MAX:
             return cls()
         first, last = min(node_ids), max(node_ids)
@@ -169,10 +170,11 @@ class JobRecord(Struct, frozen=True, array_like=True):
     of that end is decided."""
     restarts: int = 0
     restarts_counted: tuple[int, ...] = ()
-    """The numbers of the restarts that still count; see `restarts.Ledger`."""
+    """The numbers of the restarts that still count against the budget; see `restarts.Ledger`."""
     backoff_s: float = 0.0
     end_reason: EndReason | None = None
-    """The reason why the newest round has ended, for nodes that have not heard it."""
+    """The reason why the newest round has ended, for nodes that have not heard it; None: it has not
+    ended, as far as is recorded."""
     loss_count: int = 0
     recent_losses: tuple[Loss, ...] = ()
     lossy_rounds: tuple[int, ...] = ()
@@ -182,12 +184,13 @@ class JobRecord(Struct, frozen=True, array_like=True):
     verdict: Verdict | None = None
     former: FormerLife | None = None
     leader_rank: int = -1
-    """The group rank of the leader's own node in the newest world; -1: it is not in it."""
+    """The group rank of the leader's own node in the newest world; -1: that world does not have
+    it."""
     stopped: bytes = b""
     """One bit for each node that is gone with its workers, because it has left or is dead; ordered
     as `succeeded`."""
     leader_node: str = ""
-    """The id of the leader's node."""
+    """The id of the leader's own node in the newest world; empty: that world does not have it."""
     is_heard: bool = False
     """Whether all live nodes have heard the verdict, so that a node that comes now begins the job
     anew."""
@@ -250,7 +253,7 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     job: JobRecord | None
     """The job; None: it has no node yet."""
     is_vacant: bool = False
-    """Whether the leader has gone, and said so."""
+    """Whether the leader has gone, as it or its guard has recorded."""
     is_dead: bool = False
     """Whether the guard of the leader's agent wrote this: that process is dead, and no worker of
     its node lives."""
@@ -425,7 +428,7 @@ def recorded(reason: EndReason) -> EndReason:
 
 
 def job_of(record: JobRecord, epoch: Epoch) -> JobState:
-    """Return the job of this record, for the coordinator of this epoch.
+    """Return the state of this record's job, for the coordinator of this epoch.
 
     No node has joined, and its world is unknown.
     """

@@ -29,7 +29,8 @@ from rallypoint.core.watch.carried import PARTS_MAX
 
 ADVANCE_MAX = 2**20
 MAX_LIFE = int(limits.MAX_UNIX_TIME * 1000)
-"""The largest number of a life: such numbers begin with the milliseconds of the wall clock."""
+"""The largest number of a job's life: such numbers begin with the milliseconds of the wall
+clock."""
 MAX_ADDRESSES = 1000
 _ANY_64_BITS = (0, 2**64 - 1)
 _BITS_BYTES = (MAX_NODES + 7) // 8

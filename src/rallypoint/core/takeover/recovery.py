@@ -39,11 +39,11 @@ class Returned(Struct, frozen=True):
     lease_ended: bool
     """Whether the node has stopped its workers because its lease was over."""
     doing: m.Doing
-    """The activity that the node claims."""
+    """The present activity of the node, by its own word: it waits, runs workers, stops them."""
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate with which the node joined that world."""
+        """The data with which the node joined that world, as a candidate for a place."""
         return self.place.joined.candidate
 
     @property
@@ -120,7 +120,7 @@ class Recovery(Struct):
     """Whether the wait was made longer, because no node came for a moment: the record may be an old
     one, of a round that was started since then."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
-    """The group ranks of agents that have gone again."""
+    """The group ranks of agents that had come back and are gone again."""
 
     @property
     def is_complete(self) -> bool:
@@ -205,7 +205,7 @@ class Recovery(Struct):
         return isinstance(event, PlacesDead | SessionLost) and self.is_complete
 
     def _is_over(self, timer: Timer) -> bool:
-        """Return whether this wait has ended."""
+        """Return whether the end of this timer ends the wait for nodes."""
         if timer.kind is TimerKind.FENCE:
             self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
         is_short = timer == Timer(TimerKind.RECOVERY) and self.lasts_s == NOT_STARTED_S

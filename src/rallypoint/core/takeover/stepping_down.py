@@ -41,7 +41,7 @@ from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, has_succeeded
 
 CHECK_S = 0.5
-"""The interval in seconds at which a leader checks the rules."""
+"""The interval in seconds at which a leader checks whether to step down."""
 SILENT_SHARE = 1 / 3
 """The share of the lease after which a node counts as silent."""
 SILENT_BEATS = 3
@@ -49,10 +49,11 @@ SILENT_BEATS = 3
 IN_A_ROW_MAX = 2
 """The most leaders in a row that step down before one of them knows the world."""
 GAP_S = 4 * CHECK_S
-"""The time in seconds without a check that shows that the process did not run, and heard no
-node."""
+"""The time in seconds without such a check after which the leader's process did not run, and heard
+no node."""
 LOOK_S = 3.0
-"""The time in seconds in which nodes without a leader notice that there is none."""
+"""The time in seconds in which nodes without a leader notice that there is none; a leader without
+other nodes lets them claim first for so long."""
 SILENT_MIN_S = 3.0
 """The least silence in seconds that counts; longer than a short pause of the leader."""
 
@@ -83,7 +84,8 @@ class Deference:
 
     def __init__(self) -> None:
         self.until = -inf
-        """The time until which others may claim first."""
+        """The time until which this node, which has stepped down, lets others claim the job
+        first."""
         self._stamp: Stamp | None = None
 
     def has_been(self, job: JobRecord) -> bool:

@@ -35,7 +35,8 @@ class Position(Struct, frozen=True, array_like=True):
     """The place of one confirmed record in time, and the parts of it that must not be forgotten."""
 
     epoch: int
-    """The epoch of the leader, as in `Attached`."""
+    """The epoch of the leader that wrote the record, as one number, as in the message
+    `Attached`."""
     beat: int
     told_life: int
     """The incarnation of the job; 0: it had none yet."""
@@ -47,7 +48,7 @@ class Position(Struct, frozen=True, array_like=True):
     """The forming round for which the end of the round before it has been judged, as in
     `JobRecord`."""
     is_active: bool = False
-    """Whether the newest round had not ended."""
+    """Whether the newest round had not ended when the record was written."""
     is_started: bool = False
     """Whether workers of that round may run."""
     restarts: int = 0
