@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 PREFIX = "rallypoint.worker"
 CONNECT_S = 300.0
-"""The default time limit for reaching the store, in seconds."""
+"""The time limit in seconds for reaching the store, when a script asks for it."""
 MIN_CONNECT_S = 5.0
-"""The least time limit for reaching the store, in seconds."""
+"""The least time limit in seconds for reaching the store at a barrier."""
 
 _lock = threading.Lock()
 _store: Store | None = None

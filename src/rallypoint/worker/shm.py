@@ -201,9 +201,9 @@ class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluati
     and may be in any thread: the phase that began last counts, for the whole worker. The object may
     be used again.
 
-    Raises ValueError for a `name` that is empty, longer than 24 bytes, has characters other than
-    letters, digits, `_` and `-`, or is `start`, the phase before the first step. Never raises
-    because there is no agent.
+    Raises ValueError for a `name` that is longer than 24 bytes, has characters other than letters,
+    digits, `_` and `-`, or has neither a letter nor a digit. So it does for `start`, the phase
+    before the first step. Never raises because there is no agent.
     """
 
     def __init__(self, name: str) -> None:

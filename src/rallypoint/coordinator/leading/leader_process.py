@@ -74,7 +74,7 @@ class LocalLeader(Struct, frozen=True):
 
     process: Process
     calls: Caller
-    """The thread for the blocking calls of all registers, which share one disk."""
+    """The thread for the blocking calls of all registers; it makes them one after the other."""
     runtime: Runtime = REAL_RUNTIME
     hold_s: float = HOLD_S
     secret_of: Callable[[str], bytes | None] = no_secret

@@ -148,7 +148,10 @@ def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Mi
 
 
 def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit]) -> list[Milestone]:
-    """Note failures of this node's workers; they may have more details than before."""
+    """Note the first of these failures of this node's workers in this round.
+
+    They may be known already, and have more details now.
+    """
     life, first = _life(timeline, round_), max(failures, key=lambda one: one.age_s, default=None)
     if life is None or first is None:
         return []
@@ -221,7 +224,7 @@ def restarts(timeline: Timeline) -> list[RestartedRound]:
 
 
 def kind_between(life: RoundLife, following: RoundLife) -> str:
-    """Return the judged reason why there is another round.
+    """Return the kind of the reason, as judged, why there is another round after this one.
 
     An older coordinator, or a handler, does not send the reason. Then the restart count shows it: a
     failure that turned out to be a node's loss is not charged.

@@ -19,7 +19,7 @@ from rallypoint.core.takeover.record import JobRecord, LeadRecord
 from rallypoint.core.takeover.told import Position
 
 RANKS = 4
-"""Nodes with lower group ranks than this are heirs."""
+"""The number of first group ranks of which the nodes are heirs; the leader's own node is none."""
 STAGGER_S = 0.25
 """The seconds between the turns of two claimants: as a rule a claim takes no longer."""
 AFTER_HEIRS_S = 1.5

@@ -98,8 +98,8 @@ class Recovery(Struct):
     epoch: int = 0
     """The epoch of this coordinator, as agents know it."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
-    """The reports by the incarnations of agents, in the order in which they came, each with its
-    time."""
+    """The kept reports of agents, in the order in which they came: the agent's incarnation, the
+    report, and its time."""
     wishes: list[PersonWants] = field(default_factory=list)
     """The requests of people, to be carried out when the world is known."""
     returned: dict[int, Returned] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class Silence(Struct, frozen=True):
 
     @property
     def is_too_much(self) -> bool:
-        """Whether another leader would probably hear more nodes."""
+        """Whether the leader does not hear most of the nodes: another one probably hears more."""
         return 2 * self.silent > self.nodes
 
 

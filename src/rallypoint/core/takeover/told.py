@@ -75,7 +75,7 @@ class Seal:
     """The key that makes and checks the digests of one job's positions."""
 
     def __init__(self, run_id: str = "", secret: bytes | None = None) -> None:
-        """`secret`: the job's token; None: the job has none."""
+        """`run_id`: the job's. `secret`: its token; None: the job has none."""
         self.run_id = run_id
         self._run_id = run_id.encode()
         self._key = blake2s(secret).digest() if secret else b""
