@@ -254,7 +254,10 @@ def _try_to_write(path: str, data: Mapping[str, Any], *, replace: bool) -> None:
 
 
 def _write(path: str, content: bytes, replace: bool) -> None:
-    """Write a complete, read-only file atomically under the name."""
+    """Write a complete, read-only file under this name at once.
+
+    Unless `replace`, an earlier failure there stays.
+    """
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)

@@ -128,7 +128,7 @@ def local_rank() -> int:
 
 
 def may_hold_sigterm() -> bool:
-    """Return whether holding SIGTERM back is allowed (`RALLYPOINT_HOLD_SIGTERM`)."""
+    """Return whether SIGTERM may be held back: yes, unless RALLYPOINT_HOLD_SIGTERM is 0."""
     return os.environ.get("RALLYPOINT_HOLD_SIGTERM", "1") != "0"
 
 

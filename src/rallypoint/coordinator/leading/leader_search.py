@@ -119,9 +119,9 @@ class OwnLeadership:
         self.leadership = self._on_lost = None
 
     def vouched_at(self) -> float:
-        """Return the time from which the workers of a leading node may run for one lease.
+        """Return the latest time from which the lease of this node, which leads, may count.
 
-        No other node led then. Infinite if this node does not lead.
+        Infinite if this node does not lead: then only its leader's answers count.
         """
         return inf if self.leadership is None else self.leadership.lead.vouched_at
 
@@ -207,8 +207,9 @@ class LeaderSearch(RegisterCandidacy):
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
         """Reach the leader, or become it; `on_wait` is told what this node waits for.
 
-        Raises RendezvousTimeoutError after `timeout_s` seconds, VersionMismatchError, and the
-        register's errors for an unusable record.
+        Raises RendezvousTimeoutError if no node leads within `timeout_s` seconds, or later if this
+        node's own turn comes later. Raises VersionMismatchError, and the register's errors for an
+        unusable record.
         """
         first = FirstWait(self._search, self.now, timeout_s)
         while True:

@@ -54,7 +54,7 @@ def notify(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """Release the held signal: the witness did not get it, so it was sent to this agent alone."""
+    """Send on the signals held back: the witness got none, so only this agent was meant."""
     state.signals.is_waiting = False
     return _release(state)
 
@@ -71,7 +71,7 @@ def _wait_for_witness(state: WorkersState) -> list[NodeEffect]:
 
 
 def _release(state: WorkersState) -> list[NodeEffect]:
-    """Send the signals that were held back, unless a scheduler may still be sending them."""
+    """Send the workers the signals that were held back, unless a scheduler may be sending them."""
     signals = state.signals
     effects: list[NodeEffect] = []
     if number := signals.held_notice:

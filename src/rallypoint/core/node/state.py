@@ -90,7 +90,7 @@ class WorkersState(Struct):
     desired: Desired = Desired.JOIN
     stamp: Stamp | None = None
     is_foreign: bool = False
-    """Whether the stamp is that of another coordinator than the present one."""
+    """Whether the round in `stamp` is of another coordinator than the present one."""
     has_joined: bool = False
     """Whether the node has asked for a place, and has none yet."""
     proving: tuple[Stamp, int] | None = None
@@ -107,7 +107,7 @@ class WorkersState(Struct):
     exits: dict[int, WorkerExit] = field(default_factory=dict)
     """The exits of this round's workers, by local rank; a new object for each round."""
     failed: dict[int, WorkerExit] = field(default_factory=dict)
-    """The exits that were reported as failures."""
+    """The exits of this round's workers that were reported as failures, by local rank."""
     unjudged: set[int] = field(default_factory=set)
     """The local ranks of workers whose end is not judged yet: this agent may be about to get the
     signal that ended them."""

@@ -86,7 +86,7 @@ class RestartedRound(Struct, frozen=True):
 
 
 class Timeline(Struct):
-    """All rounds of one node, in order. Only the functions of this module change it."""
+    """All rounds of one node, in order, as the functions of this module note them."""
 
     rounds: list[RoundLife] = field(default_factory=list)
     joining_since: float | None = None

@@ -109,15 +109,15 @@ class Lead(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait for at most this time; then call `looks`."""
+    """Wait for at most this time, and then look at the register again (`looks`)."""
 
     seconds: float
     for_change: bool = False
-    """Whether the wait ends when the register changes, if the register can signal that."""
+    """Whether the wait ends early when the register changes, if the register can signal that."""
 
 
 class Say(Struct, frozen=True):
-    """Show this to the user."""
+    """Show this text to the user."""
 
     text: str
 

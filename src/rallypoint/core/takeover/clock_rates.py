@@ -12,9 +12,9 @@ programs correct by 0.05 %."""
 
 
 def with_margin(seconds: float) -> float:
-    """Return the longest that another clock may show meanwhile, and half a second more.
+    """Return `seconds` and the most that two clocks differ meanwhile, and half a second.
 
-    This clock shows `seconds`.
+    While this machine's clock shows `seconds`, another one does not show more.
     """
     return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
 

@@ -49,7 +49,8 @@ STALL_SHARE = 1 / 2
 """The share of the hold after which a person is told that nothing could be recorded, while there is
 time to act."""
 STOPPED_S = 1.0
-"""The delay of a timer in seconds that shows that its process was stopped."""
+"""The seconds by which a timer is late when this process itself was stopped, and not the
+register."""
 EARLY_S = 0.001
 """The most seconds that a timer may end too early."""
 HEARD_BEATS = 2.5
@@ -59,7 +60,10 @@ BEHIND = "a node knows a newer record of the job than the register held"
 
 
 class Write(Struct, frozen=True):
-    """Swap this record in; then call `written`, `unwritten`, `overtaken` or `failed`."""
+    """Swap this record into the job's register.
+
+    Then call `written`, `unwritten`, `overtaken` or `failed`.
+    """
 
     record: LeadRecord
     lives: list[Durable]

@@ -132,7 +132,8 @@ class HeardCandidates:
 
     def __init__(self) -> None:
         self._heard_at: dict[int, tuple[float, int]] = {}
-        """The time when each was heard last, and the connection, by the numbers of candidates."""
+        """The time when each candidate was heard last, and its connection, by the numbers of
+        candidates."""
 
     @property
     def numbers(self) -> tuple[int, ...]:

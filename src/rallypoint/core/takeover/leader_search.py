@@ -180,7 +180,11 @@ class Search(Candidacy):
         return [self._rest(self._wait_s)]
 
     def _offer(self, now: float) -> list[Effect]:
-        """Offer to lead in place of a leader that answers but can't write, if this node can."""
+        """Return a test whether this node can write the register, if the leader seems unable to.
+
+        It seems so if the leader answers, but its record has stood still. Else withdraws the offer
+        to lead.
+        """
         if self._present.is_attached and now - self.watch.since > self.watch.late_s:
             return [c.TryWriting()]
         return self.tried(now, is_writable=False)
@@ -284,7 +288,10 @@ class FirstWait:
     """The wait of a new node for its first leader, which may be itself."""
 
     def __init__(self, search: Search, at: float, timeout_s: float) -> None:
-        """Make the wait, which begins at `at` and lasts `timeout_s` seconds, or until its turn."""
+        """Make the wait, which begins at `at`.
+
+        It lasts `timeout_s` seconds, or longer if this node's own turn to lead comes later.
+        """
         self._search, self._timeout_s = search, timeout_s
         self._ends_at, self._judged_by, self._is_extended = at + timeout_s, at + JUDGED_S, False
         self._own = search.leader.versions or (0, 0)

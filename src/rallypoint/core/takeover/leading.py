@@ -55,8 +55,8 @@ RELEASE_S = 3.0
 """The longest time in seconds that the guard of a dead leader takes to mark the record. A process
 that claims earlier does not know that no worker of that node lives, and must wait for its lease."""
 LONELY_SHARE = 3 / 5
-"""The share of the hold without a stored record after which a leader hands over to an heir that can
-write."""
+"""The share of the hold without a stored record after which a leader may hand over to an heir that
+can write."""
 LONELY_S = 2.0
 """The seconds for which another process has to offer to lead before a handover."""
 HEIRS_ONLY_LEASES = 4
@@ -395,7 +395,7 @@ class Lead:
 
     @property
     def vouched_at(self) -> float:
-        """The time from which the workers of the leader's own node may run for one lease.
+        """The latest time from which the lease of the leader's own node may count.
 
         It lies before the sending of the last confirmed swap, or the beginning of the last consent.
         It does so by as much as that node's own lease is shorter than the others'. No next leader

@@ -218,7 +218,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     left: tuple[str, ...] = ()
     """The ids of the nodes that have left last, for people who wait for that."""
     earlier: tuple[int, ...] = ()
-    """The last numbers of this life of the job before `incarnation`."""
+    """The last numbers that this life of the job had before `incarnation`, the newest last."""
     origin: int = 0
     """The first number of this life; 0: it did not change, or an older version wrote this."""
     ran_s: float = 0.0

@@ -103,12 +103,12 @@ class Recovery(Struct):
     wishes: list[PersonWants] = field(default_factory=list)
     """The requests of people, to be carried out when the world is known."""
     returned: dict[int, Returned] = field(default_factory=dict)
-    """The nodes that have come back, by group rank."""
+    """The nodes of the newest world that have come back, by group rank."""
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
     """The nodes that wait for a world because they were not told of the record's, which has not
     begun, each with its last place."""
     dead: dict[int, DeadPlace] = field(default_factory=dict)
-    """The dead places, by group rank."""
+    """The places in the newest world of nodes that are known to be dead, by group rank."""
     is_contested: bool = False
     """Whether two agents have claimed the same place, so that the world is uncertain."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
@@ -308,7 +308,7 @@ def may_run(record: JobRecord, rank: int) -> bool:
 
 
 def missing_ranks(found: Recovery) -> list[int]:
-    """Return the group ranks of nodes that are absent and have not succeeded."""
+    """Return the group ranks of the newest world's nodes that are absent and have not succeeded."""
     record = found.record
     gone = (rank for rank in range(record.nodes) if rank not in found.returned)
     return [rank for rank in gone if not is_set(record.succeeded, rank)]
