@@ -87,7 +87,7 @@ class Tried(Struct, frozen=True):
     """Why no worker can be started here, one sentence; empty: workers can be started."""
     lacking: Lacking | None = None
     """The resource that this machine lacks, so that it and not an option of this node is to blame;
-    None: nothing is known to lack."""
+    None: not known of any."""
     fix: str = ""
     """The fix for the user, if no worker can be started."""
     unreached: str = ""

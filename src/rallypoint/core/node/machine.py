@@ -206,7 +206,7 @@ def is_fenced(state: WorkersState) -> bool:
 
 
 def _forgotten(state: WorkersState) -> list[NodeEffect]:
-    """Handle a coordinator that does not know this node: running workers belong to no world."""
+    """Kill running workers, which belong to no world: the coordinator does not know this node."""
     state.proving = None
     if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is Desired.JOIN else []

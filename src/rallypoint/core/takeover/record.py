@@ -44,8 +44,8 @@ LEFT_MAX, LEFT_CHARS = 8, 80
 """The most nodes that have left last and are remembered, and the longest name of one."""
 NUMBERS_BITS = 20
 LEAST_RAN_S = 0.001
-"""The least runtime in seconds that a record has once workers have started: 0 means that none
-have."""
+"""The least runtime in seconds that the record of a job with `--max-runtime` has once workers have
+started: 0 means that none have."""
 SCHEMA = 1
 """The schema of records of this version of Rallypoint."""
 

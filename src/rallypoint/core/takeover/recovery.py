@@ -69,7 +69,7 @@ class Predecessor(Struct, frozen=True):
     """The node's group rank in the newest world, as in the record before this leader's claim; -1:
     it took no part, or is not known."""
     is_dead: bool = False
-    """Whether the record shows that no worker of that node lives."""
+    """Whether the record, or a report of the death, shows that no worker of that node lives."""
     fenced_in_s: float = inf
     """The seconds after which the node has stopped its workers by itself; infinite: not known."""
     node_id: str = ""
