@@ -108,9 +108,9 @@ def is_current() -> bool:
 
 
 def _listen() -> memoryview | None:
-    """Return the words to read, and tell the agent that this process reads them.
+    """Return the words in which requests are read; None outside of rallypoint.
 
-    Only if this process reports for its worker.
+    If this process reports for its worker, also tells the agent that it reads them.
     """
     global _words, _handler
     found = shm()

@@ -115,7 +115,7 @@ class OwnLeadership:
         self.leadership, self._on_lost = leadership, on_lost
 
     def end(self) -> None:
-        """End the leadership."""
+        """End the leadership: this node leads no more."""
         self.leadership = self._on_lost = None
 
     def vouched_at(self) -> float:

@@ -115,5 +115,5 @@ class RecordGate:
         return self.durable.is_recorded
 
     def close(self) -> None:
-        """Close the gate of a life that is no longer hosted."""
+        """Note that this life of the job is no longer hosted."""
         self._leadership.closed(self)

@@ -137,9 +137,10 @@ def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
 
 
 def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Milestone]:
-    """Note the first output or the first progress of this round; later ones are ignored.
+    """Note the first output or the first progress of this round's workers.
 
-    `name` is that of the phase which ends by it.
+    `name` is that of the phase which ends by it. Ignored are later ones, and all while the workers
+    are not started yet or are being stopped.
     """
     life = _life(timeline, round_)
     if life is None or life.spawned_at is None or life.stopping_at is not None:

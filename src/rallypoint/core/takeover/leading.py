@@ -406,7 +406,7 @@ class Lead:
 
     @property
     def sure_until(self) -> float:
-        """The time before which no other process can have claimed."""
+        """The time before which no other process can have claimed the job."""
         if self._is_vacant:
             return -inf
         by_consent = self._consent_since + promised_s(self._lease_s)
@@ -414,12 +414,12 @@ class Lead:
         return max(self.held_until, min(by_consent, latest))
 
     def is_sure(self, now: float) -> bool:
-        """Return whether no other process can have claimed."""
+        """Return whether no other process can have claimed the job."""
         return now < self.sure_until
 
     @property
     def held_until(self) -> float:
-        """The end of the hold that the last confirmed swap gives."""
+        """The end of the hold that the last confirmed swap of this leader gives."""
         return self._sent_at + self._hold_s
 
     @property

@@ -139,7 +139,7 @@ class Memory:
         return advance_fault(counts_of(record), self._counts)
 
     def is_too_far(self, told: Position) -> bool:
-        """Return whether a position is too far beyond all that this process knows."""
+        """Return whether a count in this position is too far beyond all that this process knows."""
         return bool(advance_fault(counts_told(told), self._counts))
 
     def _count(self, counts: Counts) -> None:

@@ -39,9 +39,10 @@ from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 
 NAMED_MAX, NAMES_CHARS = 64, 1000
-"""The most nodes of a small world, and the most characters of their names."""
+"""The most nodes of a small world, and the most characters of all their names together."""
 LEFT_MAX, LEFT_CHARS = 8, 80
-"""The most nodes that have left last and are remembered, and the longest name of one."""
+"""The most nodes that have left last and are remembered, and the most characters of their names,
+each."""
 NUMBERS_BITS = 20
 LEAST_RAN_S = 0.001
 """The least runtime in seconds that the record of a job with `--max-runtime` has once workers have
@@ -51,7 +52,7 @@ SCHEMA = 1
 
 
 class LifeLock(Struct, frozen=True, array_like=True):
-    """A lock on one byte of a file, which the kernel frees when its process has ended."""
+    """A lock on one byte of a file; the kernel frees it when the process that holds it ends."""
 
     device: int
     inode: int
@@ -62,8 +63,8 @@ class Process(Struct, frozen=True, array_like=True):
     """A process of one boot of one machine, uniquely identified."""
 
     where: str
-    """The boot and the namespaces in which the numbers are valid: of two containers on one machine
-    neither sees the processes of the other."""
+    """The boot and the namespaces in which the pid and the start time are valid: of two containers
+    on one machine neither sees the processes of the other."""
     pid: int
     started_at: int
     """The start time in clock ticks since the boot."""
@@ -251,7 +252,7 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     """A number that is higher in each record of this epoch; if it does not change, the leader may
     be lost."""
     job: JobRecord | None
-    """The job; None: it has no node yet."""
+    """The state of the job; None: the job has no node yet."""
     is_vacant: bool = False
     """Whether the leader has gone, as it or its guard has recorded."""
     is_dead: bool = False

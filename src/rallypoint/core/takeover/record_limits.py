@@ -121,7 +121,7 @@ def fault_of_job(job: JobRecord) -> str:
 
 
 def _world_fault(job: JobRecord) -> str:
-    """Return the first value that does not match the size of the newest world."""
+    """Return a text about the first value that does not match the newest world; empty: none."""
     nodes = job.nodes
     if job.leader_rank >= nodes:
         return f"record.job.leader_rank = {job.leader_rank} (needs -1 to {nodes - 1})"

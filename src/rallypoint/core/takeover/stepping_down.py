@@ -49,8 +49,8 @@ SILENT_BEATS = 3
 IN_A_ROW_MAX = 2
 """The most leaders in a row that step down before one of them knows the world."""
 GAP_S = 4 * CHECK_S
-"""The seconds between two such checks which show that the leader's process was stopped meanwhile,
-and heard no node."""
+"""The seconds between two checks whether to step down which show that the leader's process was
+stopped meanwhile, and heard no node."""
 LOOK_S = 3.0
 """The time in seconds in which nodes without a leader notice that there is none; a leader without
 other nodes lets them claim first for so long."""
