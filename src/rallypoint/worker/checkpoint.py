@@ -21,7 +21,7 @@ SIGTERM = _signal.SIGTERM
 getsignal = _signal.getsignal
 _REQUEST, _MASK, _DRAIN, _SAVE = at.REQUEST, at.KIND_MASK, at.DRAIN, at.SAVE
 _words: memoryview | None = None
-"""The shared memory, once the agent knows that this worker asks for requests."""
+"""The words of shared memory, once this process looks for requests there; None: not yet."""
 _takes_wishes = False
 """Whether the agent knows that this worker saves when a person asks."""
 _handler: object = None
@@ -108,9 +108,9 @@ def is_current() -> bool:
 
 
 def _listen() -> memoryview | None:
-    """Return the words to read, and tell the agent that this process reads them.
+    """Return the words in which requests are read; None outside of rallypoint.
 
-    Only if this process reports for its worker.
+    If this process reports for its worker, also tells the agent that it reads them.
     """
     global _words, _handler
     found = shm()

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 PREFIX = "rallypoint.worker"
 CONNECT_S = 300.0
-"""The default time limit for reaching the store, in seconds."""
+"""The time limit in seconds for reaching the store, when a script asks for it."""
 MIN_CONNECT_S = 5.0
-"""The least time limit for reaching the store, in seconds."""
+"""The least time limit in seconds for reaching the store at a barrier."""
 
 _lock = threading.Lock()
 _store: Store | None = None
@@ -28,7 +28,8 @@ def store() -> Store:
 
     It is a client of MASTER_ADDR:MASTER_PORT, made at the first call; the same object for all
     threads. Its content does not outlive the round. Outside of a launcher it is a store in this
-    process alone. Blocks until the store is reached. Raises StoreConnectionError when it is not.
+    process alone. Blocks until the store is reached. Raises StoreConnectionError when it is not, or
+    ValueError for an invalid environment.
     """
     return _shared(CONNECT_S)
 
@@ -38,7 +39,7 @@ def barrier(name: str = "", timeout_s: float = 300.0) -> None:
 
     A name may be used again: the n-th use on one rank is the n-th on the others. Raises
     StoreTimeoutError, which names the missing ranks, or StoreConnectionError; then the rank may
-    call again. Raises ValueError for an invalid time.
+    call again. Raises ValueError for an invalid time or environment.
     """
     if not timeout_s >= 0:
         raise ValueError(f"timeout_s={timeout_s!r}: needs a number of seconds, 0 or more")

@@ -55,15 +55,15 @@ class Context:
 
 
 def context() -> Context:
-    """Return the place of this worker, read anew at each call.
+    """Return the place of this worker, read from the environment at each call.
 
-    Raises ValueError for a rank or size that is not a number.
+    Raises ValueError for a rank, a size or another number that is not one.
     """
     return read_context(os.environ)
 
 
 def read_context(environ: Mapping[str, str]) -> Context:
-    """Return the place of a worker with this environment. Raises ValueError."""
+    """Return the place of a worker with this environment. Raises ValueError as `context`."""
     number = _Numbers(environ)
     restarts = number("TORCHELASTIC_RESTART_COUNT", 0)
     world_size = number("WORLD_SIZE", 1)
@@ -91,7 +91,7 @@ def read_context(environ: Mapping[str, str]) -> Context:
 
 
 def get_env_variable_or_raise(env_name: str) -> str:
-    """Return the value of a variable, also an empty one. Raises ValueError."""
+    """Return the value of a variable, also an empty one. Raises ValueError if it is not set."""
     value = os.environ.get(env_name)
     if value is None:
         raise ValueError(f"{env_name} is not set in the environment; launchers set it for workers")

@@ -107,7 +107,8 @@ class ErrorHandler:
         """Copy the error file of the process that failed first to this process's error file.
 
         Its exit code, unless that is 0, is added. An earlier failure in this process's file stays.
-        Nothing is written when the source can't be read.
+        Nothing is written when the source can't be read. If this process has no error file, the
+        content is logged.
         """
         try:
             with open(rootcause_error_file, "rb") as file:
@@ -123,7 +124,10 @@ class ErrorHandler:
     def dump_error_data(
         self, rootcause_error_file: str, data: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Write the content of an error file that is gone or elsewhere, as `dump_error_file`."""
+        """Write this content of a failed process's error file to this process's error file.
+
+        For a file that is gone or elsewhere; otherwise as `dump_error_file`.
+        """
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
         path = os.environ.get(ERROR_FILE_VARIABLE)
@@ -135,7 +139,7 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """Return a new handler."""
+    """Return a new `ErrorHandler`."""
     return ErrorHandler()
 
 
@@ -151,7 +155,8 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
       code tells it, and a text is printed on stderr by Python, where the agent reads it;
     * `KeyboardInterrupt`: nothing: whoever interrupts knows.
 
-    Use it once per process. Outside a launcher it merely passes things on.
+    Use it once per process. Outside a launcher there is no error file, and what would be written
+    there is logged.
     """
     handler = error_handler or get_error_handler()
     name: str | None = getattr(fn, "__qualname__", None)
@@ -249,7 +254,10 @@ def _try_to_write(path: str, data: Mapping[str, Any], *, replace: bool) -> None:
 
 
 def _write(path: str, content: bytes, replace: bool) -> None:
-    """Write a complete, read-only file atomically under the name."""
+    """Write a complete, read-only file under this name at once.
+
+    Unless `replace`, an earlier failure there stays.
+    """
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)

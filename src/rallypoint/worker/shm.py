@@ -27,11 +27,12 @@ class Shm:
         base = at.first_word(rank)
         slot = words[base : base + at.SLOT_WORDS]
         self.slot: memoryview | None = slot if _claim(slot) else None
-        """The slot; None if this process does not report for the worker."""
+        """The part of the shared memory where this process reports; None if it does not report for
+        its worker."""
 
     @property
     def wake_up_path(self) -> str:
-        """The named pipe that the agent reads."""
+        """The path of the named pipe by which the agent is told to look at the shared memory."""
         return os.path.join(self._folder, "wake-up")
 
     def notify(self, what: str) -> None:
@@ -119,14 +120,15 @@ def shm_path() -> str:
 def local_rank() -> int:
     """Return the slot number of this worker; -1 if the environment has none.
 
-    LOCAL_RANK is no slot number where each worker sees one device only (`--virtual-local-rank`).
+    It is RALLYPOINT_LOCAL_RANK, or LOCAL_RANK without that. LOCAL_RANK is no slot number where each
+    worker sees one device only (`--virtual-local-rank`).
     """
     text = os.environ.get("RALLYPOINT_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def may_hold_sigterm() -> bool:
-    """Return whether holding SIGTERM back is allowed (`RALLYPOINT_HOLD_SIGTERM`)."""
+    """Return whether SIGTERM may be held back: yes, unless RALLYPOINT_HOLD_SIGTERM is 0."""
     return os.environ.get("RALLYPOINT_HOLD_SIGTERM", "1") != "0"
 
 
@@ -147,7 +149,8 @@ def progress(
 
     `total` is the number of steps, `tokens` the number of tokens so far. An omitted value stays as
     it was last reported. `loss` may be anything that becomes a float; a tensor on a device makes
-    the call wait for the device.
+    the call wait for the device. Under `rallypoint run`, raises TypeError, ValueError or
+    OverflowError for a value that is no number.
     """
     slot = _slot
     if slot is None:
@@ -198,9 +201,9 @@ class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluati
     and may be in any thread: the phase that began last counts, for the whole worker. The object may
     be used again.
 
-    Raises ValueError for a `name` that is empty, longer than 24 bytes, has characters other than
-    letters, digits, `_` and `-`, or is `start`, the phase before the first step. Never raises
-    because there is no agent.
+    Raises ValueError for a `name` that is longer than 24 bytes, has characters other than letters,
+    digits, `_` and `-`, or has neither a letter nor a digit. So it does for `start`, the phase
+    before the first step. Never raises because there is no agent.
     """
 
     def __init__(self, name: str) -> None:

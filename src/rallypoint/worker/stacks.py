@@ -29,10 +29,9 @@ STACK_SIGNALS_BELOW_MAX = 3
 def offer_stacks(path: str) -> int:
     """Allow the agent to request stacks, which are appended to this file.
 
-    Returns a signal number.
-
-    Requests come through the pipe beside the file, or by the first real-time signal that this
-    program does not use itself. Returns 0 if the file can't be written. The main thread calls this.
+    Requests come through the pipe beside the file, or by a real-time signal that this program does
+    not use itself. Returns the number of that signal; 0 if there is none, or the file can't be
+    written: then nothing can be requested. The main thread calls this.
     """
     number = _offer_at_signal(path)
     if number:

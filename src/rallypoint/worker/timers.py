@@ -34,7 +34,7 @@ class PendingTimers:
         self._timers: dict[Any, dict[str, Countdown]] = {}
 
     def acquire(self, timer: Countdown) -> None:
-        """Start a timer."""
+        """Start a timer, or start it anew; a new one beyond the limit of its process is ignored."""
         scopes = self._timers.setdefault(timer.pid, {})
         if self._most is None or timer.scope in scopes or len(scopes) < self._most:
             scopes[timer.scope] = timer
@@ -58,11 +58,11 @@ class PendingTimers:
         return min(ends, default=None)
 
     def expired(self, now: float) -> list[Countdown]:
-        """Return the first expired timer of each process. Timers stay until `forget`."""
+        """Return the first expired timer of each process, and keep them."""
         return [timers[0] for timers in self.all_expired(now).values()]
 
     def all_expired(self, now: float) -> dict[Any, list[Countdown]]:
-        """Return all expired timers by process, the earliest first. Timers stay until `forget`."""
+        """Return all expired timers by process, the earliest first, and keep them."""
         found = {}
         for worker, scopes in self._timers.items():
             ended = [timer for timer in scopes.values() if timer.ends_at <= now]

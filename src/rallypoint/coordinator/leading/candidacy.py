@@ -23,7 +23,7 @@ from rallypoint.register.record import Register, RegisterRecord
 
 
 class JobRegister(Struct, frozen=True):
-    """The register of one job, and this process's use of it."""
+    """The register of one job, with this process's identity there, its memory and its keys."""
 
     register: Register
     local: LocalLeader
@@ -33,16 +33,20 @@ class JobRegister(Struct, frozen=True):
     """The knowledge of this process about the record."""
     seal: Seal
     deference: Deference | None = None
-    """How long others may lead first after this process has stepped down; None: it never does."""
+    """The time for which others may lead first after this process has stepped down; None: it never
+    steps down."""
 
     def record(self) -> RegisterRecord:
-        """Return a record object that has read nothing yet."""
+        """Return a new reader and writer of the job's record, which has read nothing yet."""
         is_kept, run_id = self.deference is not None, self.seal.run_id
         return RegisterRecord(self.register, self.local.calls, is_kept=is_kept, run_id=run_id)
 
 
 class RegisterCandidacy:
-    """A candidacy through a register. For the thread of the loop."""
+    """An attempt of this process to lead a job through its register.
+
+    It executes the effects of a candidacy's state machine. For the thread of the loop.
+    """
 
     def __init__(
         self,
@@ -56,7 +60,7 @@ class RegisterCandidacy:
         self._leadership: Leadership | None = None
 
     async def run(self) -> Leadership | None:
-        """Return when this process leads the job; None: it gives that up.
+        """Read, wait and claim until this process leads the job; None: it gives that up.
 
         Raises RallypointError.
         """
@@ -112,7 +116,10 @@ class RegisterCandidacy:
         return self._machine.found(found)
 
     async def read(self) -> c.Found:
-        """Read the register. Raises RallypointError, but no UnfitRecordError."""
+        """Read the register, and look whether its leader's process has ended.
+
+        An UnfitRecordError is part of the result. Raises any other RallypointError.
+        """
         record, unfit, runtime = None, None, self._job.local.runtime
         try:
             record = await self._record.read()

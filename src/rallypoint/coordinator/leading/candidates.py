@@ -33,7 +33,10 @@ DIAL_TIMEOUT_S = 2.0
 
 
 class Candidates:
-    """The candidacies of this process. For the thread of the loop: `close` at the end."""
+    """The candidacies of this process for all jobs of one place: a directory, an etcd, a namespace.
+
+    For the thread of the loop: `close` at the end.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Candidates:
         find: Callable[[], list[str]],
         lookup_token: Callable[[str], bytes] | None,
     ) -> None:
-        """Make the candidates of a place.
+        """Begin to look for the jobs of the place, and stand by for each.
 
         `jobs` hosts the jobs that this process leads. `find` blocks, and returns the run ids of
         jobs whose registers have changed since the last call. `lookup_token` returns the token of a
@@ -56,7 +59,7 @@ class Candidates:
         self._scanner.add_done_callback(raise_in_loop)
 
     def close(self) -> None:
-        """Stand ready no more. What this process leads it leads on."""
+        """Look for no more jobs, and stand ready for none. What this process leads it leads on."""
         for task in (self._scanner, *self._tasks.values()):
             task.cancel()
 

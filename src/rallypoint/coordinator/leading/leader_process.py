@@ -29,11 +29,12 @@ def this_process(locks: LifeLocks | None = None) -> Process:
 
 
 def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> bool:
-    """Return whether this process is known to have ended.
+    """Return whether `process` is known to have ended, as seen from this process (`own`).
 
-    That can be known of a process of the same boot and namespaces as `own`, and, by its lock, of
-    one of the same boot in other namespaces (another container). Of others nothing is known, nor of
-    one that can't be examined.
+    That can be known of a process of the same boot and namespaces. It can also be known, by its
+    lock, of one of the same boot in other namespaces (another container). Of others nothing is
+    known, nor of one that can't be examined: then False. True for `own` itself, since a process
+    that asks does not lead.
     """
     if process.where != own.where:
         is_same_boot = process.where.split()[:1] == own.where.split()[:1]
@@ -48,7 +49,7 @@ def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> b
 
 
 def random_nonce() -> int:
-    """Return a random nonce for one attempt to lead."""
+    """Return a random number for one attempt to lead; it tells that attempt from all others."""
     return int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
 
 
@@ -65,7 +66,7 @@ REAL_RUNTIME = Runtime()
 
 
 def no_secret(run_id: str) -> None:
-    """Return the token of a job of `--insecure`: none."""
+    """Return None as the token of a job, because it has none (`--insecure`)."""
 
 
 class LocalLeader(Struct, frozen=True):
@@ -73,11 +74,11 @@ class LocalLeader(Struct, frozen=True):
 
     process: Process
     calls: Caller
-    """The thread for the calls of all registers, which share one disk."""
+    """The thread for the blocking calls of all registers; it makes them one after the other."""
     runtime: Runtime = REAL_RUNTIME
     hold_s: float = HOLD_S
     secret_of: Callable[[str], bytes | None] = no_secret
-    """The token of the job of a run id; None: it has none."""
+    """Returns the token of the job of a run id; None: it has none."""
 
     def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
         """Return this process as the leader in the record of a job."""
@@ -90,11 +91,10 @@ def local_leader(
     locks: LifeLocks | None = None,
     secret_of: Callable[[str], bytes | None] = no_secret,
 ) -> LocalLeader:
-    """Return a leader in this process.
+    """Return this process as one that can lead jobs, with a new thread for calls of registers.
 
-    `locks` are those among which this process holds one.
-
-    The exit of the process does not wait for its daemon threads.
+    `locks` are those among which this process holds one. The exit of the process does not wait for
+    that thread.
     """
     calls = CallThread("rallypoint-registers")
     runtime = Runtime(is_gone=partial(is_gone, locks=locks))

@@ -48,7 +48,7 @@ VACATE_S = 2.0
 
 
 class Listening(Struct, frozen=True):
-    """The listener on which a coordinator of this node would accept."""
+    """The listener on which this node's coordinator would accept connections."""
 
     listeners: list[socket]
     addresses: tuple[str, ...]
@@ -61,14 +61,14 @@ class Listening(Struct, frozen=True):
 
 
 class Seeker(Protocol):
-    """The node that looks for the leader, or becomes it."""
+    """The node that looks for the job's leader, or becomes it."""
 
     @property
     def is_attached(self) -> bool:
-        """Whether it is connected to a leader."""
+        """Whether the node is connected to a leader."""
 
     def claimant(self) -> Claimant:
-        """Return its present part in the job."""
+        """Return the node's present part in the job."""
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
         """Make one attempt to reach the coordinator at any of these addresses.
@@ -77,12 +77,15 @@ class Seeker(Protocol):
         """
 
     def listen(self) -> Listening:
-        """Return the listener on which it would lead. Raises UsageError or InfrastructureError."""
+        """Open and return the listener on which the node would lead.
+
+        Raises UsageError or InfrastructureError.
+        """
 
     def host(self, listening: Listening) -> Coordinator:
-        """Lead from now on: host the job's coordinator on these sockets.
+        """Lead from now on: host the job's coordinator on these sockets, and return it.
 
-        A connection to the leader before is of no use.
+        A connection to the leader before is dropped.
         """
 
     def leads_no_more(self) -> None:
@@ -95,11 +98,12 @@ class Seeker(Protocol):
 class OwnLeadership:
     """The leadership of a node's only job, while this node leads it.
 
-    `HostedJobs` asks it. The agent of this node may call `vouched_at` at any time.
+    `HostedJobs` asks it, in the thread of the loop. The agent of this node may call `vouched_at` at
+    any time.
     """
 
     def __init__(self, lease_s: float) -> None:
-        """Make it for a job with this lease."""
+        """Make it for a job with this lease in seconds; the node does not lead yet."""
         self.promises, self.deference = Promises(lease_s), Deference()
         self.memory = Memory()
         self.leadership: Leadership | None = None
@@ -107,18 +111,17 @@ class OwnLeadership:
         self._on_lost: Callable[[], None] | None = None
 
     def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
-        """Begin to lead. `on_lost` is called when it does no more."""
+        """Begin to lead. `on_lost` is called when the coordinator no longer leads the job."""
         self.leadership, self._on_lost = leadership, on_lost
 
     def end(self) -> None:
-        """End the leadership."""
+        """End the leadership: this node leads no more."""
         self.leadership = self._on_lost = None
 
     def vouched_at(self) -> float:
-        """Return the last time when certainly no other node led.
+        """Return the latest time from which the lease of this node, which leads, may count.
 
-        Infinite if this node does not lead. The workers of a leading node may run for a lease from
-        then.
+        Infinite if this node does not lead: then only its leader's answers count.
         """
         return inf if self.leadership is None else self.leadership.lead.vouched_at
 
@@ -143,17 +146,18 @@ class OwnLeadership:
 
 
 class LeaderSearch(RegisterCandidacy):
-    """The search of one node.
+    """The search of one node for the job's leader; the node may become the leader itself.
 
-    For the thread of the loop.
-
-    Call `dial` at any time, and `close` at the end.
+    For the thread of the loop. Call `dial` at any time, and `close` at the end.
     """
 
     def __init__(
         self, register: Register, local: LocalLeader, own: OwnLeadership, node: Seeker, run_id: str
     ) -> None:
-        """`own`: the job of `node`, which asks it whether it leads."""
+        """Begin to search, in a task of its own.
+
+        `own`: the leadership of the job, if this node leads it. `node`: the node that searches.
+        """
         leader, nonce = local.leader(has_workers=True), local.runtime.nonce()
         self._search = Search(leader, nonce, own.memory, own.promises, own.deference)
         seal = Seal(run_id, local.secret_of(run_id))
@@ -163,14 +167,15 @@ class LeaderSearch(RegisterCandidacy):
         self._own, self._node, self._local = own, node, local
         self._loop = asyncio.get_running_loop()
         self._listening: Listening | None = None
-        """The listener on which it offers to lead, or is about to claim."""
+        """The listener on which this node offers to lead, or is about to claim."""
         self._changed = asyncio.Event()
-        """Set when another node leads than at the last look, or this one."""
+        """The event that is set when another process leads than at the last look, perhaps this
+        node."""
         self._looked = asyncio.Event()
-        """Set when a look is over."""
+        """The event that is set when a look at the register is over."""
         self._resting: asyncio.Task[None] | None = None
         self.coordinator: Coordinator | None = None
-        """The coordinator that this node hosts."""
+        """The coordinator that this node hosts; None: this node does not lead."""
         self._watcher = self._loop.create_task(self.run())
         self._watcher.add_done_callback(raise_in_loop)
 
@@ -186,7 +191,10 @@ class LeaderSearch(RegisterCandidacy):
             self._watcher.cancel()
 
     async def close(self, *, is_heard: bool) -> None:
-        """Lead no more: another node may at once. `is_heard`: as in the record of a job."""
+        """Stop searching and lead no more, so that another node may lead at once.
+
+        `is_heard`: as in the record of a job. Takes a few seconds at most.
+        """
         self.stop()
         await asyncio.wait((self._watcher,), timeout=VACATE_S)
         if (leadership := self._own.leadership) is not None:
@@ -197,9 +205,10 @@ class LeaderSearch(RegisterCandidacy):
         self._local.calls.close()
 
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
-        """Reach the leader, or become it.
+        """Reach the leader, or become it; `on_wait` is told what this node waits for.
 
-        Raises RendezvousTimeoutError, VersionMismatchError, and the register's errors for an
+        Raises RendezvousTimeoutError if no node leads within `timeout_s` seconds, or later if this
+        node's own turn comes later. Raises VersionMismatchError, and the register's errors for an
         unusable record.
         """
         first = FirstWait(self._search, self.now, timeout_s)

@@ -33,7 +33,10 @@ VACATE_S = 1.0
 
 
 class Leadership:
-    """The leadership of one job. For the thread of the loop. Call `keep` first."""
+    """The leadership of one job, which this process has claimed: it writes the job's record.
+
+    For the thread of the loop. Call `keep` first.
+    """
 
     def __init__(
         self,
@@ -66,11 +69,17 @@ class Leadership:
         return self.duties.lead
 
     def begin(self, state: JobState, former: Life | None) -> RecordedLife:
-        """Begin a life of the job that the register does not hold yet. `former`: the one before."""
+        """Return a new life of the job, which the register does not hold yet.
+
+        `former`: the life before; None: there was none.
+        """
         return self._recorded(self.duties.begin(state, former))
 
     def take_over(self) -> TakenOver | None:
-        """Return the job in the register; None: there is none."""
+        """Return the job in the register, to continue it.
+
+        None: there is none, or all its nodes have heard its verdict.
+        """
         durable = self.duties.take_over()
         return None if durable is None else TakenOver(durable.job, self._recorded(durable))
 
@@ -83,7 +92,10 @@ class Leadership:
         return self._runtime.clock()
 
     def learn(self, told: Position, settings: SharedSettings) -> None:
-        """Claim the job anew, above the position that a leader sent to a node."""
+        """End this leadership, because a node has told of a later position than this leader knew.
+
+        `settings` are the job's. The process then claims the job anew, above that position.
+        """
         self._apply(self.duties.learned(told, settings))
 
     @property
@@ -92,16 +104,16 @@ class Leadership:
         return self.duties.is_sure(self.now)
 
     def opened(self, gate: RecordGate) -> None:
-        """Host this life of the job, as the newest one."""
+        """Note that this life of the job is hosted, as the newest one, and record it."""
         self._gates[gate.durable] = gate
         self._apply(self.duties.opened(gate.durable))
 
     def closed(self, gate: RecordGate) -> None:
-        """Stop hosting this life."""
+        """Note that this life of the job is no longer hosted."""
         self._apply(self.duties.closed(gate.durable))
 
     def changed(self) -> None:
-        """Note that something has to be recorded."""
+        """Note that something has to be recorded, as soon as no other record is being written."""
         self._apply(self.duties.changed())
 
     def candidate_heard(self, heartbeat: m.Heartbeat, speaker: Speaker) -> bool:
@@ -120,10 +132,10 @@ class Leadership:
         return self.duties.is_kept
 
     def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
-        """Lead from now on.
+        """Begin to write the job's record again and again.
 
-        `on_deposed` is told, once, why this process no longer leads; `on_record` that the register
-        can't be written, and that it can be again.
+        `on_deposed` is told, once, why this process no longer leads. `on_record` is told that the
+        register can't be written, and that it can be again.
         """
         self._on_deposed, self._on_record = on_deposed, on_record
         self._apply(self.duties.keeps(self.now))
@@ -197,8 +209,8 @@ class Leadership:
     ) -> None:
         """Give up the leadership, and record that, so that others need not wait.
 
-        `is_heard` is as in the record of a job. `steps_down`: another node may lead with more
-        success.
+        Waits `timeout_s` seconds at most, and ignores errors of the register. `is_heard` is as in
+        the record of a job. `steps_down`: another node may lead with more success.
         """
         self._stop()
         for last in self.duties.leaves(is_heard=is_heard, steps_down=steps_down):
@@ -211,7 +223,10 @@ class Leadership:
                 return  # They wait for the hold.
 
     async def remove(self, timeout_s: float) -> None:
-        """Give up the leadership and remove the register, unless another process has claimed it."""
+        """Give up the leadership and remove the register, unless another process has claimed it.
+
+        If it can't be removed within `timeout_s` seconds, records that the leader goes.
+        """
         self._stop()
         self._on_deposed = _ignore
         try:
@@ -243,4 +258,4 @@ class Leadership:
 
 
 def _ignore(_: object) -> None:
-    """Ignore the line."""
+    """Ignore what a leadership reports, before `keep` is called."""

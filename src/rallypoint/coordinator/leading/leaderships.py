@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 REMOVE_S = 60.0
 ASKED_S = 5.0
-"""How long a person who asks waits for a register, in seconds."""
+"""The time limit in seconds for reading a register for a person who asks who leads the job."""
 
 
 class ManyLeaderships:
@@ -46,11 +46,13 @@ class ManyLeaderships:
         self._leader = self._local.leader(addresses)
         self._led: dict[str, Leadership] = {}
         self._memories: OrderedDict[str, Memory] = OrderedDict()
-        """The positions of the records that this process knows, by run id, the newest last."""
+        """The records and positions that this process knows of the last jobs, by run id, the newest
+        last."""
         self._claiming: set[str] = set()
         """The jobs for which agents wait at this coordinator."""
         self._candidacies: dict[str, asyncio.Event] = {}
-        """The jobs for which this process is a candidate; set when it leads or is not any more."""
+        """The jobs for which this process is a candidate. Each event is set when that ends, because
+        it leads the job or gives up."""
         self._ending: set[asyncio.Task[None]] = set()
         self.claims = 0
         """The number of times that this process has become the leader of a job."""
@@ -96,7 +98,7 @@ class ManyLeaderships:
         return f"{text}{where}: ask there", False
 
     async def lead(self, run_id: str) -> Leadership:
-        """Become the leader of this job, however long that takes.
+        """Become the leader of this job, however long that takes, and return the leadership.
 
         Raises the register's errors for an unusable record.
         """
@@ -127,9 +129,10 @@ class ManyLeaderships:
         return leadership
 
     def stand_ready(self, run_id: str, deference: Deference) -> JobRegister | None:
-        """Return the register of a job for which this process is a candidate, until `settle`.
+        """Make this process a candidate for a job until `settle`, and return the job's register.
 
-        None: the process leads that job, or an agent waits here for it to do so.
+        None: the process leads that job, is a candidate for it, or an agent waits here for it to
+        lead.
         """
         if run_id in self._led or run_id in self._claiming or run_id in self._candidacies:
             return None
@@ -159,7 +162,7 @@ class ManyLeaderships:
         return JobRegister(register, self._local, self._leader, memory, seal, deference)
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Make a blocking call before any later one to the registers."""
+        """Make a blocking call in the thread of the registers, before any later call to them."""
         return self._local.calls.submit(call)
 
     def wait_for(self, run_id: str, text: str) -> None:
@@ -167,12 +170,18 @@ class ManyLeaderships:
         self._on_wait(run_id, text)
 
     def forget(self, run_id: str) -> None:
-        """Note that this coordinator no longer leads the job; another one may."""
+        """Note that this coordinator no longer leads the job; another one may.
+
+        Its record is marked so in the background, unless another process leads already.
+        """
         if (leadership := self._led.pop(run_id, None)) is not None:
             self._end(leadership.vacate(VACATE_S))
 
     def remove(self, run_id: str) -> None:
-        """Remove the record of a job, which is no longer needed."""
+        """Give up a job whose record is no longer needed, and remove the record.
+
+        A coordinator that is one of many leaves the record there, and marks that it goes.
+        """
         if (leadership := self._led.pop(run_id, None)) is None:
             return
         self._memories.pop(run_id, None)

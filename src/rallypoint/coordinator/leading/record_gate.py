@@ -22,21 +22,24 @@ if TYPE_CHECKING:
 
 
 class RecordedLife(Struct, frozen=True):
-    """The parts of one life of a led job that a host needs."""
+    """The parts of one life of a led job that its host needs."""
 
     handover: Handover
     open_gate: OpenGate
 
 
 class TakenOver(Struct, frozen=True):
-    """The job of another coordinator in the register."""
+    """The job that a new leader found in the register, as it continues it."""
 
     state: JobState
     led: RecordedLife
 
     @property
     def text(self) -> str:
-        """The sentence for a person. Empty: that waits for the nodes of its newest round."""
+        """The sentence about the takeover for a person; empty: it follows later.
+
+        It does when the nodes of the newest round have come, or are no longer waited for.
+        """
         if self.led.handover.recovery is not None:
             return ""
         verdict = self.state.verdict
@@ -46,7 +49,10 @@ class TakenOver(Struct, frozen=True):
 
 
 class RecordGate:
-    """The gate of one life of a job, at a coordinator that leads by a register."""
+    """The queue of one life of a job: effects wait there until the register has their decision.
+
+    It is the gate of `hosted_job.py` for a coordinator that leads by a register.
+    """
 
     def __init__(
         self,
@@ -55,21 +61,27 @@ class RecordGate:
         perform: Callable[[list[HostEffect]], None],
         is_silent: IsSilent,
     ) -> None:
-        """Make the gate; `perform` executes effects that have waited for a record."""
+        """Make the gate, and have the leader record this life as the newest one.
+
+        `perform` executes effects that have waited for a record.
+        """
         self._leadership = leadership
         self.durable, self._perform = durable, perform
         self.is_silent = is_silent
         leadership.opened(self)
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """Queue the effects of a decision, and return those that may be carried out now."""
+        """Queue the effects of a decision, and return those that may be carried out now.
+
+        If it changed what has to be recorded, asks the leader for a record.
+        """
         passing = self.durable.after(effects, is_sure=self._leadership.is_sure)
         if not self.durable.is_recorded:
             self._leadership.changed()
         return self._with_position(passing)
 
     def perform(self, effects: list[HostEffect]) -> None:
-        """Execute effects that have waited for a record."""
+        """Execute these effects, which have waited for a record."""
         self._perform(self._with_position(effects))
 
     def _with_position(self, effects: list[HostEffect]) -> list[HostEffect]:
@@ -85,7 +97,10 @@ class RecordGate:
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
     ) -> list[HostEffect]:
-        """Return the effects of a heartbeat that has just come. Other parameters as for `Gate`."""
+        """Note the promise in a heartbeat that has just come; return what may be carried out now.
+
+        `effects` are those of the heartbeat. Other parameters as for `Gate`.
+        """
         speaker = None
         if heartbeat.promise is not None and incarnation:
             durable = self.durable
@@ -100,5 +115,5 @@ class RecordGate:
         return self.durable.is_recorded
 
     def close(self) -> None:
-        """Close the gate of a life that is no longer hosted."""
+        """Note that this life of the job is no longer hosted."""
         self._leadership.closed(self)

@@ -16,9 +16,10 @@ from rallypoint.errors import RallypointError
 
 
 class SessionOpened(Struct, frozen=True):
-    """The coordinator is reached.
+    """The agent has attached to a coordinator.
 
-    Not `resumed`: it knows of no round here. `replaced`: it is another one than the last time.
+    Not `resumed`: the coordinator knows of no round here. `replaced`: it is another one than the
+    last time.
     """
 
     resumed: bool
@@ -26,7 +27,7 @@ class SessionOpened(Struct, frozen=True):
 
 
 class LeaseEnded(Struct, frozen=True):
-    """The coordinator may have replaced this node (behaviour F2).
+    """The node's lease has ended, so the coordinator may have replaced the node (behaviour F2).
 
     `waits_for` is what the node does now, half a line; empty: it gives up.
     """
@@ -41,7 +42,7 @@ class SessionGivenUp(Struct, frozen=True):
 
 
 class CoordinatorRefuses(Struct, frozen=True):
-    """The connection broke, and the coordinator's host answers without that coordinator."""
+    """The connection broke, and the coordinator's host refuses new ones: nothing listens there."""
 
 
 class EnrolmentDone(Struct, frozen=True):
@@ -78,14 +79,15 @@ class SourceFailed(Struct, frozen=True):
 
 
 class Tried(Struct, frozen=True):
-    """The result of `TryToStart`."""
+    """The result of the test whether workers can be started here (`TryToStart`)."""
 
     stamp: Stamp
     number: int
     unfit: str = ""
     """Why no worker can be started here, one sentence; empty: workers can be started."""
     lacking: Lacking | None = None
-    """The lacking resource, if this machine and not an option of this node is to blame."""
+    """The resource that this machine lacks, so that it and not an option of this node is to blame;
+    None: not known of any."""
     fix: str = ""
     """The fix for the user, if no worker can be started."""
     unreached: str = ""
@@ -93,9 +95,9 @@ class Tried(Struct, frozen=True):
 
 
 class WorkersGone(Struct, frozen=True):
-    """No process of the round is left, and its failures have been reported.
+    """No process of the round is left but those in `stuck`, and its failures have been reported.
 
-    `stuck` names processes that SIGKILL did not end; `KillWorkers` tries those again.
+    `stuck`: the pids of processes that SIGKILL did not end; `KillWorkers` tries those again.
     """
 
     stamp: Stamp
@@ -109,7 +111,10 @@ class SignalCaught(Struct, frozen=True):
 
 
 class WitnessSignalled(Struct, frozen=True):
-    """The witness got a signal. A scheduler signals it with all other processes."""
+    """The witness, a process beside the agent, got a signal.
+
+    Only a scheduler that signals all processes of the node sends it one.
+    """
 
     signal: int
 
@@ -142,13 +147,16 @@ class WaitKind(Enum):
     REPEAT = "repeat"
     STUCK = "stuck"
     WITNESS = "witness"
-    """A signal may still reach the witness."""
+    """The wait for a signal that may still reach the witness."""
     OWN_SIGNAL = "own signal"
-    """The signal that has reached the witness may still reach the agent."""
+    """The wait for a signal that has reached the witness and may still reach the agent."""
 
 
 class WaitEnded(Struct, frozen=True):
-    """A wait ran out. Void when its number is not the newest of its kind."""
+    """A wait ran out. Void when its number is not the newest of its kind.
+
+    Of the graces of one stop, however, the first one that runs out counts.
+    """
 
     kind: WaitKind
     number: int
@@ -183,7 +191,7 @@ class JoinRound(Struct, frozen=True):
 
 
 class ReportNow(Struct, frozen=True):
-    """Send this report.
+    """Send this report to the coordinator.
 
     The driver adds facts of its own: to `Failed` the workers' messages, to `Drain` whether the
     coordinator lives here. `Drain` and `Cancel` are answered with `Announced`, `Drain` then with
@@ -194,14 +202,14 @@ class ReportNow(Struct, frozen=True):
 
 
 class EnrolWithStore(Struct, frozen=True):
-    """Reach the round store, and answer with `EnrolmentDone`."""
+    """Connect to the store of the round, and answer with `EnrolmentDone`."""
 
     stamp: Stamp
     assignment: Assignment
 
 
 class SpawnWorkers(Struct, frozen=True):
-    """Start this node's workers."""
+    """Start this node's workers for this round."""
 
     stamp: Stamp
     assignment: Assignment
@@ -217,11 +225,11 @@ class TryToStart(Struct, frozen=True):
 
 
 class AbandonRound(Struct, frozen=True):
-    """The round ended before workers were started: drop what was prepared for it."""
+    """Drop what was prepared for the round, which ended here before workers were started."""
 
 
 class RoundEnding(Struct, frozen=True):
-    """The coordinator ends this node's round for this reason."""
+    """Show the user that the coordinator ends this node's round, and for which reason."""
 
     stamp: Stamp
     reason: EndReason
@@ -230,7 +238,8 @@ class RoundEnding(Struct, frozen=True):
 class SignalWorkers(Struct, frozen=True):
     """Send a signal to every process group of the round, and answer with `WorkersGone`.
 
-    But not to those that have `received` it already.
+    Processes that have `received` it already, because a scheduler or the agent sent it, get no
+    other.
     """
 
     signal: int
@@ -244,11 +253,11 @@ class NotifyWorkers(Struct, frozen=True):
 
 
 class KillWorkers(Struct, frozen=True):
-    """SIGKILL to every process group of the round; answer with `WorkersGone`."""
+    """Send SIGKILL to every process group of the round, and answer with `WorkersGone`."""
 
 
 class NodeTimer(Struct, frozen=True):
-    """Answer with `WaitEnded` after this time."""
+    """Wait for this time, and then answer with `WaitEnded`."""
 
     kind: WaitKind
     number: int
@@ -270,7 +279,7 @@ class EndState(StrEnum):
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    """The end counts as the job's failure."""
+    """The worker's end was reported to the coordinator as a failure."""
     TERMINATED = "TERMINATED"
     """The worker was stopped, or ended while the round was being stopped."""
 

@@ -40,19 +40,25 @@ REPEAT_S = 1.0
 """The seconds within which equal signals count as one: schedulers signal every process of a step,
 and the parent of an agent often forwards the signal."""
 ANNOUNCE_S = 1.0
-"""How long a drain waits until the coordinator knows of it, in seconds."""
+"""How long a node that leaves waits until the coordinator knows of it, in seconds; then it stops
+its workers."""
 STOP_SHARE = 0.2
-"""The share of a drain's time in which the workers stop after their checkpoint."""
+"""The largest share of a drain's time that is kept for the workers to stop after their
+checkpoint."""
 
 
 def notice_s(settings: NodeSettings) -> float:
-    """Return how long the workers may take for a last checkpoint. Seconds."""
+    """Return how long the workers may take for a last checkpoint, in seconds."""
     deadline_s = settings.drain_deadline_s
     return deadline_s - min(settings.shutdown_grace_s, STOP_SHARE * deadline_s)
 
 
 def caught(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Handle a signal; a second one, or one after the end, skips every wait."""
+    """Handle a signal that tells the agent to leave the job, or to cancel it (SIGINT).
+
+    An equal signal within `REPEAT_S` is the same one. A second signal, or one after the end, skips
+    every wait, and the workers are killed.
+    """
     effects = agent_got(state, number)
     if number == state.repeated:
         return effects
@@ -109,7 +115,11 @@ def leave_wanted(state: WorkersState, why: str) -> list[NodeEffect]:
 
 
 def announced(state: WorkersState) -> list[NodeEffect]:
-    """Note that the job knows of this node's leave. Workers continue until `leave_now`."""
+    """Note that the job knows of this node's leave.
+
+    The workers continue for a last checkpoint, until `leave_now`. Where there is none to wait for,
+    they are stopped now.
+    """
     if not state.leaving:
         return []
     state.heard = True
@@ -138,18 +148,21 @@ def opened_anew(state: WorkersState) -> list[NodeEffect]:
 
 
 def told_enough(state: WorkersState) -> list[NodeEffect]:
-    """End the agent when the leave is known to all nodes that need it, or the time is over."""
+    """End the agent if it only waits for the coordinator to hear of its leave.
+
+    The coordinator has heard of it, can't be reached, or the time is over.
+    """
     state.heard = state.heard or state.telling
     return proceed(state) if state.telling and state.phase is NodePhase.IDLE else []
 
 
 def unheard(state: WorkersState) -> list[NodeEffect]:
-    """Stop the workers: the coordinator did not say in time that it knows of this node's leave."""
+    """Stop the workers, unless the coordinator has said in time that it knows of the leave."""
     return [] if state.announced else leave_now(state)
 
 
 def leave_now(state: WorkersState) -> list[NodeEffect]:
-    """Stop the workers: the job is ready for this node to leave."""
+    """Stop the workers of a node that leaves: the time for their last checkpoint is over."""
     if not state.leaving:
         return []
     state.announced = True
@@ -158,7 +171,7 @@ def leave_now(state: WorkersState) -> list[NodeEffect]:
 
 
 def time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """Handle the end of the drain's deadline."""
+    """Kill the workers of a node that leaves, and let it end: the drain's time is over."""
     effects: list[NodeEffect] = []
     if not state.killing and state.phase in (
         NodePhase.RUNNING,

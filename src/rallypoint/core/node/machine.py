@@ -103,7 +103,7 @@ from rallypoint.core.worker_signals import WorkerSignals
 
 
 def step(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
-    """Apply one event and return what must be done, in order. Safe to apply twice."""
+    """Apply one event to the node's state, and return what must be done, in order."""
     if state.phase is NodePhase.DONE:
         return leave.after_the_end(state, event)
     if isinstance(event, Order):
@@ -186,7 +186,10 @@ def _ordered(state: WorkersState, order: Order) -> list[NodeEffect]:
 
 
 def _requested(state: WorkersState, request: WorkerRequest) -> None:
-    """`checkpoint.py` and `hang.py` answer; a success meanwhile may be due to it."""
+    """Note or withdraw a request for a checkpoint: a success meanwhile may be due to it.
+
+    `checkpoint.py` and `hang.py` answer the requests.
+    """
     match request:
         case CheckpointWanted(stamp, number) if stamp == state.stamp:
             state.checkpoint_asked = number
@@ -203,7 +206,7 @@ def is_fenced(state: WorkersState) -> bool:
 
 
 def _forgotten(state: WorkersState) -> list[NodeEffect]:
-    """Handle a coordinator that does not know this node: running workers belong to no world."""
+    """Kill running workers, which belong to no world: the coordinator does not know this node."""
     state.proving = None
     if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is Desired.JOIN else []
@@ -302,7 +305,10 @@ def _lease_ended(state: WorkersState, waits_for: str) -> list[NodeEffect]:
 
 
 def _helper_died(state: WorkersState, event: HelperDied) -> list[NodeEffect]:
-    """Report a dead helper, also when workers have failed before: it may have been the reason."""
+    """Report a dead helper, and stop the round's workers if they run.
+
+    Reported also when workers have failed before: the helper may have been the reason.
+    """
     if event.stamp != state.stamp or state.phase is NodePhase.IDLE:
         return []
     if state.phase is NodePhase.FINISHED and not event.others_need_it:

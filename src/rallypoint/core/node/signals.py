@@ -15,14 +15,14 @@ _WORKERS = (NodePhase.RUNNING, NodePhase.FINISHED, NodePhase.STOPPING)
 
 
 def workers_started(state: WorkersState, stamp: Stamp) -> list[NodeEffect]:
-    """Return the workers run from now on. No earlier signal has reached them."""
+    """Note that the workers of this round run; no earlier signal has reached them."""
     if stamp == state.stamp:
         known.workers_started(state.signals)
     return []
 
 
 def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Handle a signal to the agent, which every process of this node may have got."""
+    """Handle a signal to the agent: find out whether every process of the node gets it."""
     if not state.settings.has_witness or state.phase not in _WORKERS:
         return []
     if known.agent_got(state.signals, number):
@@ -46,7 +46,7 @@ def other_leaves(state: WorkersState) -> list[NodeEffect]:
 
 
 def notify(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Ask the workers for a checkpoint by this signal."""
+    """Ask the workers for a checkpoint by this signal, unless a scheduler sends it to them."""
     if state.phase is not NodePhase.RUNNING:
         return []
     state.signals.held_notice = number
@@ -54,7 +54,7 @@ def notify(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """Release the held signal: the witness did not get it, so it was sent to this agent alone."""
+    """Send on the signals held back: the witness got none, so only this agent was meant."""
     state.signals.is_waiting = False
     return _release(state)
 
@@ -71,7 +71,7 @@ def _wait_for_witness(state: WorkersState) -> list[NodeEffect]:
 
 
 def _release(state: WorkersState) -> list[NodeEffect]:
-    """Send the signals that were held back, unless a scheduler may still be sending them."""
+    """Send the workers the signals that were held back, unless a scheduler may be sending them."""
     signals = state.signals
     effects: list[NodeEffect] = []
     if number := signals.held_notice:

@@ -44,7 +44,7 @@ from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointErr
 
 
 class NodePhase(IntEnum):
-    """The observed phase; `machine.py` describes each."""
+    """The observed phase of this node in a round; `machine.py` describes each."""
 
     IDLE = 0
     ENROLLING = 1
@@ -74,41 +74,43 @@ class NodeSettings(Struct, frozen=True):
     drain_deadline_s: float = 25.0
     """The time from the request to leave until this node's workers are killed."""
     stop_patience_s: float = 0.0
-    """The time for processes that don't die before a round, while the coordinator waits."""
+    """The additional time for killed processes that do not die; then the node gives up."""
     is_alone: bool = False
     """Whether the job can't have another node."""
     has_witness: bool = False
-    """A process beside the agent notes the signals of a scheduler; see `worker_signals.py`."""
+    """Whether a process beside the agent notes the signals of a scheduler; see
+    `worker_signals.py`."""
 
 
 class WorkersState(Struct):
-    """The state of the machine. Only `step` changes it."""
+    """The state of the machine of one node's workers. Only `machine.step` changes it."""
 
     settings: NodeSettings
     phase: NodePhase = NodePhase.IDLE
     desired: Desired = Desired.JOIN
     stamp: Stamp | None = None
     is_foreign: bool = False
-    """Whether the stamp is that of another coordinator than the present one."""
+    """Whether the round in `stamp` is of another coordinator than the present one."""
     has_joined: bool = False
     """Whether the node has asked for a place, and has none yet."""
     proving: tuple[Stamp, int] | None = None
-    """The coordinator's open question, `Prove`."""
+    """The round and the number of the coordinator's open question, `Prove`; None: there is none."""
     checkpoint_asked: int | None = None
-    """The number of the checkpoint request to the round's workers."""
+    """The number of the checkpoint request to the round's workers; None: there is none."""
     succeeded_when_asked: bool = False
     """Whether all workers succeeded while a checkpoint was requested."""
     stop_why: str = ""
     """The reason why the workers are being stopped."""
     told_end: Stamp | None = None
-    """The newest round that the coordinator has ended."""
+    """The newest round of this node whose end the coordinator has ordered."""
     assignment: Assignment | None = None
     exits: dict[int, WorkerExit] = field(default_factory=dict)
     """The exits of this round's workers, by local rank; a new object for each round."""
     failed: dict[int, WorkerExit] = field(default_factory=dict)
-    """The exits that were reported as failures."""
+    """The exits of this round's workers that were reported as failures, by local rank."""
     unjudged: set[int] = field(default_factory=set)
-    """Local ranks of workers that ended after a signal that this agent may be about to get."""
+    """The local ranks of workers whose end is not judged yet: this agent may be about to get the
+    signal that ended them."""
     ends_reported: set[int] = field(default_factory=set)
     """The local ranks of workers whose end was reported to observers."""
     seeks_culprit: bool = False
@@ -133,11 +135,11 @@ class WorkersState(Struct):
     telling: bool = False
     """Whether no workers run, and the end waits until the job acknowledges the leave."""
     repeated: int = 0
-    """The last signal, while an equal one still counts as a repetition."""
+    """The last signal to the agent, while an equal one still counts as the same; 0: none."""
     killing: bool = False
     """Whether the workers of this round were sent SIGKILL."""
     is_patient: bool = False
-    """Whether workers do not die, and are waited for."""
+    """Whether killed processes do not die, and this node waits for them."""
     patience_is_over: bool = False
     verdict: Verdict | None = None
     finish: Finish | None = None
@@ -147,13 +149,18 @@ class WorkersState(Struct):
     """The number of waits so far, from which they get their numbers."""
     newest_wait: dict[WaitKind, int] = field(default_factory=dict)
     grace_s: float = 0.0
-    """The shortest grace that the present stop was given."""
+    """The shortest time in seconds that the present stop gives the workers before they are
+    killed."""
     first_grace: int = 0
-    """The number of the stop's first wait; the first wait to end ends the grace."""
+    """The number of the wait for the first grace of the present stop. A shorter one may follow; the
+    grace that ends first counts."""
 
 
 def proceed(state: WorkersState) -> list[NodeEffect]:
-    """Do the desired step, because no worker runs here."""
+    """Return what follows now that no worker runs here: join again, or end the agent.
+
+    A node that leaves first waits until the job knows of its leave.
+    """
     if state.desired is Desired.JOIN:
         if state.leaving and not state.announced:
             return []
@@ -228,7 +235,11 @@ def end_by_signal(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def abort(state: WorkersState, desired: Desired, finish: Finish | None) -> list[NodeEffect]:
-    """Kill the workers at once."""
+    """Kill the workers at once; drop the round if none was started.
+
+    `desired`: what follows when nothing runs. `finish`: how the agent ends then, unless that is
+    known.
+    """
     state.desired = max(state.desired, desired)
     state.finish = state.finish or finish
     match state.phase:
@@ -245,7 +256,7 @@ def abort(state: WorkersState, desired: Desired, finish: Finish | None) -> list[
 
 
 def _end_before_start(state: WorkersState) -> list[NodeEffect]:
-    """No worker was started yet: drop what was prepared for the round, and do what is desired."""
+    """Drop what was prepared for the round, and do what is desired: no worker was started yet."""
     if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is not Desired.JOIN else []
     state.phase = NodePhase.IDLE
@@ -253,7 +264,7 @@ def _end_before_start(state: WorkersState) -> list[NodeEffect]:
 
 
 def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
-    """Return a wait, which makes older waits of its kind void."""
+    """Begin a wait of this kind, and return its timer; older waits of the kind become void."""
     state.waits += 1
     state.newest_wait[kind] = state.waits
     return NodeTimer(kind, state.waits, length_s)
@@ -300,7 +311,10 @@ SUSPECT_S = 2.0
 
 
 def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> list[NodeEffect]:
-    """Note the ends of these workers, which were noticed together."""
+    """Note the ends of these workers, which were noticed together, and judge them.
+
+    They are judged later if this agent may be about to get the signal that ended them.
+    """
     if stamp != state.stamp:
         return []
     known = state.exits.keys() | state.ends_reported
@@ -318,7 +332,11 @@ def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> 
 
 
 def judge(state: WorkersState) -> list[NodeEffect]:
-    """Handle the ends of workers that are not judged yet."""
+    """Decide about the workers whose end is not judged yet, and report the result.
+
+    A failure stops the round here. Workers that a scheduler's signal may have ended wait for the
+    agent to get it.
+    """
     stamp, had_success = state.stamp, succeeded(state) > 0
     exits = tuple(state.exits[local_rank] for local_rank in sorted(state.unjudged))
     state.unjudged.clear()
@@ -344,7 +362,7 @@ def judge(state: WorkersState) -> list[NodeEffect]:
 
 
 def suspects_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """Return the agent did not get the signal: those that it ended have failed by it."""
+    """Report failures: the agent did not get the signal that ended these workers."""
     is_void = state.phase is not NodePhase.RUNNING or state.leaving or not _suspects(state)
     return [] if is_void else _fail(state, [])
 
@@ -396,7 +414,10 @@ def spawn_failed(state: WorkersState, stamp: Stamp, error: RallypointError) -> l
 
 
 def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
-    """Try to start workers before a round ends for this node."""
+    """Return a test whether workers can be started here, if the node waits for a place.
+
+    `order` asks for it, before a round ends for this node.
+    """
     waits = state.phase is NodePhase.IDLE and state.has_joined and state.desired is Desired.JOIN
     question = order.stamp, order.number
     if not waits or state.leaving or state.proving == question:
@@ -406,7 +427,7 @@ def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
 
 
 def tried(state: WorkersState, said: Tried) -> list[NodeEffect]:
-    """Leave if this node can't start workers, until its machine or its options change.
+    """Report whether workers can be started here; if they can't, leave the job.
 
     A node that does not reach the store stays, because another round may have its store elsewhere.
     """
@@ -433,9 +454,9 @@ def give_up(state: WorkersState, error: RallypointError) -> list[NodeEffect]:
 
 
 def report_ends(state: WorkersState) -> list[NodeEffect]:
-    """Report the ends that were not reported yet, now that nothing of the round runs.
+    """Report the ends of workers that were not reported yet, now that nothing of the round runs.
 
-    Of workers that failed, or that were stopped.
+    These workers failed, or were stopped.
     """
     ranks = {*range(state.settings.workers), *state.failed} - state.ends_reported
     state.ends_reported |= ranks

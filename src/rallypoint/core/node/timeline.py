@@ -48,7 +48,7 @@ UNKNOWN = "unknown"
 
 
 class Milestone(Struct, frozen=True):
-    """A phase that has just ended."""
+    """A phase of a round on this node that has just ended, and how many seconds it took."""
 
     round: int
     name: str
@@ -86,7 +86,7 @@ class RestartedRound(Struct, frozen=True):
 
 
 class Timeline(Struct):
-    """All rounds of one node, in order. Only the functions of this module change it."""
+    """All rounds of one node, in order, as the functions of this module note them."""
 
     rounds: list[RoundLife] = field(default_factory=list)
     joining_since: float | None = None
@@ -94,7 +94,7 @@ class Timeline(Struct):
 
     @property
     def newest(self) -> RoundLife | None:
-        """The last round that this node had a place in."""
+        """The last round that this node had a place in; None: it had none yet."""
         return self.rounds[-1] if self.rounds else None
 
 
@@ -137,7 +137,11 @@ def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
 
 
 def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Milestone]:
-    """Note the first output or the first progress of this round; later ones are ignored."""
+    """Note the first output or the first progress of this round's workers.
+
+    `name` is that of the phase which ends by it. Ignored are later ones, and all while the workers
+    are not started yet or are being stopped.
+    """
     life = _life(timeline, round_)
     if life is None or life.spawned_at is None or life.stopping_at is not None:
         return []
@@ -145,7 +149,10 @@ def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Mi
 
 
 def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit]) -> list[Milestone]:
-    """Note failures of this node's workers; they may have more details than before."""
+    """Note the first of these failures of this node's workers in this round.
+
+    They may be known already, and have more details now.
+    """
     life, first = _life(timeline, round_), max(failures, key=lambda one: one.age_s, default=None)
     if life is None or first is None:
         return []
@@ -218,7 +225,7 @@ def restarts(timeline: Timeline) -> list[RestartedRound]:
 
 
 def kind_between(life: RoundLife, following: RoundLife) -> str:
-    """Return the judged reason why there is another round.
+    """Return the kind of the reason, as judged, why there is another round after this one.
 
     An older coordinator, or a handler, does not send the reason. Then the restart count shows it: a
     failure that turned out to be a node's loss is not charged.

@@ -39,11 +39,12 @@ HURRY_S = 0.1
 """The interval in seconds of reading the record while the leader may just have died."""
 REDIAL_S = 1.0
 UNUSED_S = 60.0
-"""The time in seconds after which a job without a leader is ignored until its register changes."""
+"""The seconds after which a candidate gives up a job whose record it has never seen change, and
+which does not list it. It looks at the job again when the register changes."""
 
 
 class Present(Struct, frozen=True):
-    """The part of the process in the job at present."""
+    """The part in the job that a process which would lead it has at present."""
 
     node: Claimant | None = None
     """The node's place in the job; None: the process is not a node."""
@@ -56,40 +57,45 @@ class Present(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """The content of the register."""
+    """The result of one read of a job's register: its record, and what is known of its leader."""
 
     at: float
     record: LeadRecord | None
     present: Present = Present()
     is_gone: bool = False
-    """The process of the record's leader is known to have ended."""
+    """Whether the process of the record's leader is known to have ended."""
     unfit: UnfitRecordError | None = None
-    """Why no leader wrote the content; `record` is None then."""
+    """The error that says why no leader can have written the content; `record` is None then. None:
+    there is no such error."""
     token: object = None
-    """The token of that version."""
+    """The register's token of the version that was read."""
 
 
 class Claim(Struct, frozen=True):
-    """A claim, and the record that it continues."""
+    """An attempt to lead a job: the record to swap into its register, and what it is based on."""
 
     record: LeadRecord
     known: PositionOrder
-    """The order of the newest record that this process knew."""
+    """The order (epoch number, incarnation, beat) of the newest record that this process knew."""
     is_put_back: bool
-    """Whether the record that was found was older than a known one."""
+    """Whether the record that was found in the register was older than a known one."""
     found: LeadRecord | None
-    """The record that the claim continues."""
+    """The record that the claim continues; None: there is none. If the one in the register is
+    outdated, this is a newer one that the process knows."""
     seen_at: float
-    """When that record was first seen."""
+    """When the record in the register was first seen to be as it is now."""
     promised_until: float
 
 
 class Look(Struct, frozen=True):
-    """Read the register: `found` or `unread` is next."""
+    """Read the job's register; then call `found` with the result, or `unread` with the error."""
 
 
 class Swap(Struct, frozen=True):
-    """Claim the job: `swapped` or `unread` is next."""
+    """Claim the job by swapping this claim's record into the register.
+
+    Then call `swapped` with the answer, or `unread` with the error.
+    """
 
     claim: Claim
 
@@ -103,15 +109,15 @@ class Lead(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait for at most this time; then call `looks`."""
+    """Wait for at most this time, and then look at the register again (`looks`)."""
 
     seconds: float
     for_change: bool = False
-    """Whether the wait ends when the register changes, if the register can signal that."""
+    """Whether the wait ends early when the register changes, if the register can signal that."""
 
 
 class Say(Struct, frozen=True):
-    """Show this to the user."""
+    """Show this text to the user."""
 
     text: str
 
@@ -121,7 +127,7 @@ class GiveUp(Struct, frozen=True):
 
 
 class Dial(Struct, frozen=True):
-    """Connect to this leader, and to no other one."""
+    """Connect to the leader at these addresses, and to no other one."""
 
     addresses: tuple[str, ...]
     epoch: int = 0
@@ -129,11 +135,11 @@ class Dial(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """Listen for other nodes; then call `listened`."""
+    """Open a listener on which this node could lead the job; then call `listened`."""
 
 
 class Close(Struct, frozen=True):
-    """Close the listener."""
+    """Close the listener of this node, on which it would have led the job."""
 
 
 class TryWriting(Struct, frozen=True):
@@ -141,15 +147,18 @@ class TryWriting(Struct, frozen=True):
 
 
 class LeaderChanged(Struct, frozen=True):
-    """The leader has changed since the last look, perhaps to this process."""
+    """The leader may be another one than at the last look, perhaps this process."""
 
 
 class LookNow(Struct, frozen=True):
-    """Look before the wait is over, and wait a moment for the result."""
+    """Read the register before the wait for the next look is over.
+
+    A caller that wants a connection waits a moment for the result.
+    """
 
 
 class Interrupt(Struct, frozen=True):
-    """Interrupt the present operation of the process."""
+    """Interrupt the search at once, whatever it reads or waits for."""
 
 
 Effect = (
@@ -158,36 +167,43 @@ Effect = (
 
 
 class Judged(Struct, frozen=True):
-    """The conclusion from the content of the register."""
+    """The conclusion from the content of the register: whether this process may claim the job."""
 
     record: LeadRecord | None
     claims_in_s: float
-    """The least wait before a claim, in seconds; 0: claim."""
+    """The least wait in seconds before a claim; 0: claim now."""
     is_behind: bool = False
-    """Whether this process knows a newer record."""
+    """Whether this process knows a newer record than the register holds."""
     unfit: str = ""
-    """Why no leader wrote the content; `record` is None then."""
+    """Why no leader can have written the content of the register; `record` is None then. Empty:
+    nothing is wrong with it."""
 
 
 class Candidacy:
-    """The candidacy of a coordinator to whose address nodes connect, until it leads the job."""
+    """The state machine by which a coordinator with a fixed address comes to lead a job.
+
+    It also is the base of those of other processes (`Standby`, `leader_search.Search`).
+    """
 
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, *, is_kept: bool = False
     ) -> None:
         """`leader`: this process, as in its record.
 
-        `nonce` is random. `memory`: what the process knows of the record. `is_kept`: as of
-        `RegisterRecord`.
+        `nonce`: a random number for its first epoch. `memory`: the records of the job that the
+        process knows. `is_kept`: a missing record does not mean that the job has ended, since no
+        coordinator removes it while a node lives.
         """
         self.leader, self.memory, self._is_kept = leader, memory, is_kept
         self.record: LeadRecord | None = None
-        """The record of the last look."""
+        """The record that the last look found, or that this process has just claimed with; None: no
+        usable one."""
         self.claim: Claim | None = None
-        """The claim that was sent and not answered yet."""
+        """The claim that this process has sent and the register has not answered yet; None: there
+        is none."""
         self.claimant: Claimant | None = None
-        """The state of the process at the beginning of the last look; None: it only waits for a
-        leader."""
+        """The part of the process in the job, and its promises, when the last look began. None: it
+        is neither a node nor a candidate."""
         self._begin(nonce)
 
     def _begin(self, nonce: int) -> None:
@@ -196,7 +212,7 @@ class Candidacy:
         self._unfit, self._unfit_token = 0, object()
 
     def looks(self, present: Present) -> list[Effect]:
-        """Look at the register."""
+        """Note the present part of the process in the job, and return what reads the register."""
         self.claimant = self._claimant(present)
         return [Look()]
 
@@ -204,14 +220,17 @@ class Candidacy:
         return present.node
 
     def found(self, event: Found) -> list[Effect]:
-        """Handle the content of the register."""
+        """Return what follows from a read of the register: a claim, or a wait and its reason.
+
+        Raises RecordError for an unusable record; a node's search returns a wait instead.
+        """
         try:
             return self._examine(event)
         except RecordError as error:
             return self.unread(event.at, error)
 
     def _examine(self, event: Found) -> list[Effect]:
-        """Claim the job if no process leads it. Raises RecordError for an unusable record."""
+        """Return a claim if no process leads the job, else a wait. Raises RecordError."""
         judged = self.judge(event)
         self.record = judged.record
         if not judged.claims_in_s:
@@ -219,9 +238,9 @@ class Candidacy:
         return [Say(_waits_for(judged)), Wait(self.watch.look_s)]
 
     def unread(self, at: float, error: RallypointError) -> list[Effect]:
-        """Look again after a failed read, or after a claim of unknown outcome.
+        """Return the wait for the next look after a failed read, or a claim of unknown outcome.
 
-        Raises the error if that can't help.
+        Raises the error unless it is a RendezvousConnectionError.
         """
         self.claim = None
         if not isinstance(error, RendezvousConnectionError):
@@ -233,7 +252,8 @@ class Candidacy:
     ) -> list[Effect]:
         """Handle the register's answer to a claim that was sent at `sent_at`.
 
-        `nonce` is a random number for the next candidacy of this process.
+        `is_ours`: the register holds the claim, so this process leads; else it looks again. `nonce`
+        is a random number for the next candidacy of this process.
         """
         claim = self.claim
         self.claim = None
@@ -247,7 +267,11 @@ class Candidacy:
         return [Lead(claim, sent_at, at)]
 
     def judge(self, event: Found) -> Judged:
-        """Return when this process may claim. Raises RecordError for an unusable record."""
+        """Return when this process may claim the job, and note the record that was found.
+
+        Raises UnfitRecordError if no leader can have written the content and this process knows no
+        record to continue.
+        """
         memory, record, unfit, claimant = self.memory, event.record, event.unfit, self.claimant
         if claimant is not None and claimant.told is not None:
             memory.was_told(claimant.told, claimant.settings)
@@ -278,9 +302,10 @@ class Candidacy:
         return self.watch.claims_behind_in_s(record, restored, now, self.claimant, self._unfit)
 
     def swap(self, addresses: tuple[str, ...] = ()) -> Swap:
-        """Claim the job over the last record that was found.
+        """Return the effect that claims the job, with a record that follows the last one found.
 
-        `addresses` are those on which this process listens for this job alone.
+        `addresses` are those on which this process listens for this job alone; empty: those of
+        `leader`.
         """
         leader = replace(self.leader, addresses=addresses) if addresses else self.leader
         memory, found, claimant = self.memory, self.record, self.claimant
@@ -302,15 +327,20 @@ class Candidacy:
 class Standby(Candidacy):
     """The candidacy of a process that is not a node, and whose address no node knows.
 
-    It ends when the process leads the job or is not needed any more. It claims no job that it has
-    not seen alive, and none of a coordinator with a fixed address (`rallypoint serve` without
-    candidates), which lists no candidates.
+    It is that of `serve --candidate`, and ends when the process leads the job or is not needed any
+    more. It claims no job that it has not seen alive. Nor does it claim one of a coordinator with a
+    fixed address (`rallypoint serve` without candidates), which lists no candidates.
     """
 
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, deference: Deference, number: int
     ) -> None:
-        """Stand by for one job. `number` is as for `has_number`, before the first connection."""
+        """Make the candidacy for one job.
+
+        `number` is random. It stands for this process until its first connection to the leader
+        (`has_number`). `deference`: how long others may claim first after this process has stepped
+        down.
+        """
         super().__init__(leader, nonce, memory, is_kept=True)
         self.promises, self._deference = Promises(0.0, number), deference
         self._number = number
@@ -324,11 +354,11 @@ class Standby(Candidacy):
         self._dialled: Epoch | None = None
         """The epoch of the leader that was dialled last."""
         self._is_dialled = False
-        """Whether the process is attached to that leader, or tries to be."""
+        """Whether the process is attached to the leader that it dialled last, or tries to be."""
         self._dialled_at = self._hurries_until = -inf
 
     def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:
-        """Return the heartbeat that is due to the leader of this epoch, if there is a promise."""
+        """Return a heartbeat with a promise for this epoch's leader; empty: none is made now."""
         promise = self.promises.next(now, epoch)
         self._sent += promise is not None  # No two heartbeats have one number.
         return [] if promise is None else [m.Heartbeat(self._sent, promise)]
@@ -346,7 +376,7 @@ class Standby(Candidacy):
         )
 
     def _examine(self, event: Found) -> list[Effect]:
-        """Claim the job, attach to its leader, or give up an unneeded candidacy."""
+        """Return a claim, a connection to the job's leader, or the end of the candidacy."""
         judged, before = self.judge(event), self.record
         record, claimant = judged.record, self.claimant
         self.promises.saw(record)
@@ -376,7 +406,7 @@ class Standby(Candidacy):
         return [*said, GiveUp() if ends else self._pause(event.at)]
 
     def _follow(self, record: LeadRecord, now: float) -> list[Effect]:
-        """Attach to this leader, or try again."""
+        """Return the effect that connects to this record's leader, if that is due; else nothing."""
         if record.epoch != self._dialled:
             self._dialled, self._dialled_at, self._is_dialled = record.epoch, -inf, False
         is_due = not self._is_dialled and now - self._dialled_at > REDIAL_S
@@ -391,7 +421,11 @@ class Standby(Candidacy):
         return Wait(HURRY_S if now < self._hurries_until else self.watch.look_s)
 
     def dialled(self, at: float, *, was_connected: bool) -> None:
-        """Note that the attempt to attach to the leader, or the connection, has ended."""
+        """Note that the attempt to attach to the leader, or the connection, has ended.
+
+        `was_connected`: it was a connection. For a few seconds then the register is read more
+        often.
+        """
         self._is_dialled = False
         if was_connected:  # The leader may have died just now.
             self._hurries_until = at + RELEASE_S

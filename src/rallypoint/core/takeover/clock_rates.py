@@ -7,19 +7,22 @@ from __future__ import annotations
 
 MARGIN_S = 0.5
 SLEW = 1 / 12
-"""The largest deviation of a clock's rate from true time: chrony's limit by default. Other programs
-correct by 0.05 %."""
+"""The largest share by which a clock may run too fast or too slow: chrony's limit by default. Other
+programs correct by 0.05 %."""
 
 
 def with_margin(seconds: float) -> float:
-    """Return the longest that another clock may show while this one shows `seconds`."""
+    """Return `seconds` and the most that two clocks differ meanwhile, and half a second.
+
+    While this machine's clock shows `seconds`, another one does not show more.
+    """
     return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
 
 
 def own_lease_s(lease_s: float) -> float:
-    """Return the lease of a leader's own node.
+    """Return the lease of the leader's own node in seconds, which is shorter than `lease_s`.
 
-    It is shorter than that of the others, so that who leads next has waited for its end after a
-    lease and half a second, whatever the two clocks do.
+    `lease_s` is the lease of all other nodes. The next leader waits for that and half a second on
+    its own clock. By then the shorter lease has ended, however fast the two clocks run.
     """
     return lease_s * (1 - SLEW) / (1 + SLEW)

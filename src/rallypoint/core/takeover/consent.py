@@ -44,31 +44,34 @@ from rallypoint.core.takeover.heirs import RANKS, heirs_of
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 UNANSWERED_MAX = 64
-"""The most heartbeats of one heir that are remembered until it names one of them."""
+"""The most heartbeats of one heir that a leader remembers until the heir names the acknowledgement
+of one."""
 
 OFFERED_S = 3.0
-"""The lifetime of an offer in seconds; it is repeated after each look at the register."""
+"""The seconds for which an offer to lead stays in a node's heartbeats; it is renewed after each
+look at the register."""
 PROMISE_SHARE = 1 / 2
-"""A share of the lease: how long a promise lasts."""
+"""The share of the lease for which a promise not to claim the job lasts."""
 
 Heir = tuple[Stamp, int, int]
-"""A round, and the heir's group rank in it, which only one agent has. For a candidate no round, and
-its number."""
+"""The identity of an heir: a round, its group rank there, which only one agent has, and 0. Of a
+candidate: `NO_ROUND`, 0 and its number."""
 NO_ROUND = Stamp(0, 0)
 OFFERS_MAX = 64
 """The most addresses at which a node offers to lead."""
 
 
 def promised_s(lease_s: float) -> float:
-    """Return how long a promise lasts, from the acknowledgement that it names."""
+    """Return how long a promise lasts in seconds, from the acknowledgement that it names."""
     return PROMISE_SHARE * lease_s
 
 
 def fenced_at(seen_at: float, promised_until: float, lease_s: float) -> float:
-    """Return when no worker of the leader's own node lives any more.
+    """Return when the lease of the former leader's own node is over: no worker lives there then.
 
-    On the clock of who has seen its last record then, and had promised until then: the lease of
-    that node counts from that record, or from the acknowledgement from which the promise counts.
+    `seen_at`: when the caller first saw that leader's last record. `promised_until`: the end of the
+    caller's own promise to it. The lease counts from that record, or from the acknowledgement from
+    which the promise counts, whichever is later.
     """
     own_s = with_margin(own_lease_s(lease_s))
     return max(seen_at + own_s, promised_until + own_s - with_margin(promised_s(lease_s)))
@@ -82,7 +85,7 @@ class Speaker(Struct, frozen=True):
     heir: Heir
 
     def promises(self, said: Promise) -> bool:
-        """Return whether this promise is the sender's own."""
+        """Return whether a promise names this sender's own place, or its own candidate number."""
         return (said.stamp, said.rank, said.candidate) == self.heir
 
 
@@ -95,32 +98,34 @@ class NextLeader(Struct, frozen=True):
 
 
 class Promises:
-    """The promises of one node or candidate.
+    """The promises not to claim the job that one process makes, a node or a candidate.
 
-    A node is an heir once it was assigned such a place.
+    A node makes them only while its place in the newest round is one of an heir.
     """
 
     def __init__(self, lease_s: float, candidate: int = 0) -> None:
-        """`candidate`: its number; 0: it is a node."""
+        """`lease_s`: the job's lease in seconds. `candidate`: its number; 0: it is a node."""
         self.lease_s = lease_s
         self.until = -inf
-        """The time before which it may not claim, unless the leader announces its leave."""
+        """The end of the last promise not to claim the job. Until then this process claims only if
+        the leader is known to be gone, or has said that it goes."""
         self.next_leader = NextLeader(0, ())
-        """The successor that the last leader named when it handed the job over."""
+        """The successor that the last leader named when it handed the job over; epoch 0: there was
+        no handover."""
         self._offers: tuple[str, ...] = ()
         self._offered_at = -inf
         self._claims_after: tuple[int, int] | None = None
-        """The epoch and beat of the record that a pending claim of this node follows, and that may
-        still be stored."""
+        """The epoch number and beat of the record over which this process has sent a claim that may
+        still be stored; None: there is no such claim."""
         self._led_by = 0
-        """The number of the newest epoch that was seen in the register."""
+        """The epoch number of the record that was last seen in the register; 0: none."""
         self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
         self._answered = 0
         self.answered_at = -inf
-        """When the leader answered last."""
+        """When the leader last acknowledged a heartbeat."""
 
     def assigned(self, stamp: Stamp, rank: int) -> None:
-        """Note the newest place of this node."""
+        """Note the newest place of this node; with a group rank below `RANKS` it is an heir."""
         self._heir = (stamp, rank, 0) if rank < RANKS else None
 
     def has_number(self, candidate: int) -> None:
@@ -129,15 +134,18 @@ class Promises:
 
     @property
     def is_heir(self) -> bool:
-        """Whether the leader relies on these promises."""
+        """Whether this process has a place in which the leader relies on its promises."""
         return self._heir is not None
 
     def answered(self, number: int, now: float) -> None:
-        """Note that the leader has acknowledged this heartbeat."""
+        """Note that the leader has acknowledged the heartbeat of this number."""
         self._answered, self.answered_at = number, now
 
     def claiming(self, found: LeadRecord | None) -> None:
-        """Note that a claim is about to be sent that follows this record."""
+        """Note that a claim over this record is about to be sent.
+
+        Nothing is promised from now on, until `saw` is told of a later record.
+        """
         self._claims_after = _order(found)
 
     def saw(self, record: LeadRecord | None) -> None:
@@ -150,14 +158,14 @@ class Promises:
             self._claims_after = None
 
     def offer(self, addresses: tuple[str, ...], now: float) -> None:
-        """Offer to lead at these addresses in place of a leader that can't write.
+        """Offer in the next promises to lead at these addresses, because the leader can't write.
 
         Empty: no offer.
         """
         self._offers, self._offered_at = addresses[:OFFERS_MAX], now
 
     def handed_over(self, epoch: int, addresses: tuple[str, ...]) -> None:
-        """Note that the leader of this epoch no longer leads, by its own word."""
+        """Note that this epoch's leader has handed the job over to the node at these addresses."""
         self.next_leader = NextLeader(epoch, addresses)
 
     @property
@@ -167,7 +175,10 @@ class Promises:
         return self.next_leader.epoch if own and self._offers else 0
 
     def next(self, now: float, epoch: int) -> Promise | None:
-        """Return the promise in a heartbeat to the leader of this epoch; None: there is none."""
+        """Return the promise for the next heartbeat to this epoch's leader, and be bound by it.
+
+        None: this process is no heir, its claim may still be stored, or it has seen a later leader.
+        """
         if self._heir is None or self._claims_after is not None:
             return None
         if epoch_number(epoch) < self._led_by:
@@ -178,20 +189,21 @@ class Promises:
 
 
 class _Promised(Struct):
-    """The promises of one heir."""
+    """The promises of one heir or candidate, as a leader counts them."""
 
     connection: int = 0
     """The newest connection on which promises have come; 0: none has."""
     since: float = -inf
-    """When the last acknowledgement that its promises name was about to be sent."""
+    """When the newest acknowledgement that its promises name was about to be sent."""
     answers: dict[int, float] = field(default_factory=dict)
-    """The same times for later acknowledgements on that connection, by the numbers of
-    heartbeats."""
+    """When later acknowledgements on that connection were about to be sent, by the numbers of the
+    heartbeats that they answer."""
 
     def is_heard_on(self, speaker: Speaker) -> bool:
-        """Return whether a promise on this sender's connection counts.
+        """Return whether promises on this sender's connection count.
 
-        On a new connection nothing was acknowledged yet.
+        A later connection of a node counts from now on instead of the one before; nothing was
+        acknowledged on it yet. A candidate has one connection only.
         """
         if speaker.connection == self.connection:
             return True
@@ -203,19 +215,20 @@ class _Promised(Struct):
 
 
 class Consent:
-    """The promises that one leader knows."""
+    """The promises of heirs and candidates that one leader has received."""
 
     def __init__(self) -> None:
         self._promised: dict[Heir, _Promised] = {}
 
     def expect(self, heirs: Iterable[Heir]) -> None:
-        """Set the heirs."""
+        """Set the heirs and candidates whose promises are counted, and forget all others."""
         self._promised = {heir: self._promised.get(heir, _Promised()) for heir in heirs}
 
     def heard(self, speaker: Speaker, number: int, answered: int, now: float) -> None:
-        """Note a heartbeat with a promise, which names the acknowledgement of `answered`.
+        """Note a promise in the heartbeat `number`, just before that is answered.
 
-        If this heartbeat has an answer, the answer is about to be sent.
+        `answered`: the earlier heartbeat whose acknowledgement the promise names. A promise of
+        another process than the expected ones is ignored.
         """
         promised = self._promised.get(speaker.heir)
         if promised is None or not promised.is_heard_on(speaker):
@@ -232,7 +245,7 @@ class Consent:
     def since(self, heirs: Iterable[Heir]) -> float:
         """Return since when the promises of all these heirs count.
 
-        -inf: one's do not, or there is none.
+        -inf: those of one do not count, or there are no heirs.
         """
         promised = (self._promised.get(heir) for heir in heirs)
         return min((-inf if each is None else each.since for each in promised), default=-inf)
@@ -243,9 +256,9 @@ def _order(record: LeadRecord | None) -> tuple[int, int]:
 
 
 def heirs_in(record: JobRecord | None, candidates: Iterable[int] = ()) -> frozenset[Heir]:
-    """Return the heirs that alone may claim the job soon; empty: any node may.
+    """Return the heirs and candidates that alone may claim the job soon; empty: any node may.
 
-    The register holds this record, which lists these candidates.
+    `record` is the one in the register; `candidates` are the numbers that it lists.
     """
     ranks = heirs_of(record)
     if record is None or record.newest_round is None or not ranks:

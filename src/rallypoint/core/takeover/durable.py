@@ -21,7 +21,7 @@ from rallypoint.core.takeover.record import FormerLife, JobRecord, mark_of, reco
 
 
 class Durable:
-    """The effects that a job's coordinator may execute, and the record to write first."""
+    """The queue of a job's effects that wait until the register holds their decision."""
 
     def __init__(
         self,
@@ -31,14 +31,15 @@ class Durable:
         is_recorded: bool,
         former: FormerLife | None = None,
     ) -> None:
-        """`is_recorded`: the register holds this job as it is. `former`: its life before."""
+        """`is_recorded`: the register holds this job as it is. `former`: the job's life before."""
         self.job, self.handover, self._former = job, handover, former
         self._mark = self._now
         self._changed = 0 if is_recorded else 1
-        """The number of states that had to be recorded."""
+        """The number of changes so far that had to be recorded."""
         self._recorded = self._writing = 0
         self._kept: deque[tuple[int, HostEffect]] = deque()
-        """The waiting effects, each with the state that must be recorded first."""
+        """The waiting effects, each with the value that `_changed` had; the register must hold that
+        change first."""
         self._attaching: set[int] = set()
         """The connections whose agents have not been told yet that they are attached."""
 
@@ -49,13 +50,13 @@ class Durable:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether nothing has changed since the last record."""
+        """Whether the register holds all that had to be recorded."""
         return self._recorded == self._changed
 
     def after(self, effects: list[HostEffect], *, is_sure: bool = True) -> list[HostEffect]:
         """Queue the effects of a decision, and return those that may be carried out at once.
 
-        `is_sure`: no other process can lead this job now. Otherwise heartbeats have no answer, and
+        `is_sure`: no other process can lead this job now. Otherwise heartbeats get no answer, and
         the rest waits for the next record.
         """
         if (mark := self._now) != self._mark:
@@ -72,9 +73,10 @@ class Durable:
         return passing
 
     def begin(self) -> JobRecord:
-        """Return the record to write now.
+        """Return the record to write next; call `written` when the register holds it.
 
-        Answered by `written`, or by another `begin` if it was not.
+        If it was not stored, call `begin` again. While a takeover waits for nodes, it is the record
+        that was taken over.
         """
         self._writing = self._changed
         if (recovery := self.handover.recovery) is not None:
@@ -86,7 +88,7 @@ class Durable:
     def written(self) -> list[HostEffect]:
         """Note that the register holds the last result of `begin`.
 
-        Return the effects to carry out.
+        Return, in their order, the queued effects that waited for it.
         """
         self._recorded = self._writing
         found: list[HostEffect] = []
@@ -99,9 +101,9 @@ class Durable:
         return found
 
     def unrecorded(self) -> list[HostEffect]:
-        """Return the effects that wait for a record that can't be written.
+        """Return all queued effects, and empty the queue.
 
-        They are carried out once, at the very end.
+        A leader that goes carries them out at the very end, when it can't record their decisions.
         """
         found = [effect for _, effect in self._kept]
         self._kept.clear()
@@ -113,7 +115,7 @@ class Durable:
         return is_sure and _says_nothing_new(effect) and not self._is_early(effect)
 
     def _is_early(self, effect: HostEffect) -> bool:
-        """Return whether the effect is for an agent that is not attached yet."""
+        """Return whether the effect is for an agent whose `Attached` message still waits."""
         return isinstance(effect, SendTo) and effect.connection in self._attaching
 
 

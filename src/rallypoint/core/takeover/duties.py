@@ -46,27 +46,33 @@ from rallypoint.core.takeover.told import Position, Seal
 RETRY_S = 0.5
 """The pause in seconds before an unreachable register is tried again."""
 STALL_SHARE = 1 / 2
-"""A share of the hold. A person is told when nothing could be recorded for so long, while there is
+"""The share of the hold after which a person is told that nothing could be recorded, while there is
 time to act."""
 STOPPED_S = 1.0
-"""The delay of a timer in seconds that shows that its process was stopped."""
+"""The seconds by which a timer is late when this process itself was stopped, and not the
+register."""
 EARLY_S = 0.001
 """The most seconds that a timer may end too early."""
 HEARD_BEATS = 2.5
-"""The number of heartbeats without a message after which a node may have another leader."""
+"""The number of heartbeat intervals without a message after which a node may have another
+leader."""
 BEHIND = "a node knows a newer record of the job than the register held"
 
 
 class Write(Struct, frozen=True):
-    """Swap this record in; then call `written`, `unwritten`, `overtaken` or `failed`."""
+    """Swap this record into the job's register.
+
+    Then call `written`, `unwritten`, `overtaken` or `failed`.
+    """
 
     record: LeadRecord
     lives: list[Durable]
-    """The lives of the job that the record includes."""
+    """The hosted lives of the job: effects that wait in their queues may go when the record is
+    stored."""
 
 
 class Release(Struct, frozen=True):
-    """Carry out the decisions of this life of the job."""
+    """Carry out these effects of one life of the job, which have waited in its queue."""
 
     life: Durable
     effects: list[HostEffect]
@@ -79,7 +85,7 @@ class StepDown(Struct, frozen=True):
 
 
 class Depose(Struct, frozen=True):
-    """End the term of this leader."""
+    """End the term of this leader at once, without another record."""
 
     why: str
 
@@ -88,27 +94,28 @@ Effect = Write | Release | StepDown | Depose | Record
 
 
 class Duties:
-    """The knowledge and the duties of one leader.
+    """The state machine of one leader of a job: when it writes its record, and when its term ends.
 
     Each method that is named after an event returns the resulting effects.
     """
 
     def __init__(self, won: Won, memory: Memory, deference: Deference | None, seal: Seal) -> None:
-        """`deference`: of a process that steps down so that others may lead; None: it never does.
+        """`won`: the claim by which this process leads. `seal`: gives a position its digest.
 
-        `seal`: gives a position its digest.
+        `deference`: of a process that steps down so that others may lead; None: it never does.
         """
         claim, sent_at, at = won.claim, won.sent_at, won.at
         self.lead, self.memory = Lead(claim.record, sent_at), memory
         self._seal, self._told = seal, (claim.record, seal.sealed(told_of(claim.record)))
         self._is_put_back = claim.is_put_back
         self.is_deposed = False
-        """Whether another process may lead, whatever the clock shows."""
+        """Whether another process may lead the job by now, even if this leader's hold has not
+        ended."""
         self._predecessor = _predecessor(claim, at)
         self._base = claim.known
-        """The order of the record that this process has continued."""
+        """The order of the newest record that this process knew when it claimed the job."""
         self._newest_claimed = told_of(claim.record).last_round
-        """The newest round of that record; -1: none was formed."""
+        """The newest round in the record of its claim; -1: none was formed."""
         self.lives: list[Durable] = []
         """The hosted lives of the job; the last one is the present one."""
         self.is_kept = self._is_active = False
@@ -122,7 +129,7 @@ class Duties:
 
     @property
     def wakes_at(self) -> float:
-        """When `passed` is due, if nothing else happens."""
+        """When `passed` is due, if nothing else happens; infinite: never."""
         if not self._is_active or self.is_deposed:
             return inf
         return min(self._stalls_at, self._checks_at, self._writes_at)
@@ -138,9 +145,9 @@ class Duties:
         return not self.is_deposed and self.lead.is_sure(now)
 
     def begin(self, state: JobState, former: Life | None) -> Durable:
-        """Begin a life of the job that the register does not hold yet.
+        """Return the queue for a new life of the job, which the register does not hold yet.
 
-        `former` is the previous one.
+        `former` is the previous life; None: there was none.
         """
         job = self.lead.record.job
         # A life that nobody has brought to an end has one before it, whose nodes may still come.
@@ -151,7 +158,7 @@ class Duties:
 
     @property
     def over(self) -> Life | None:
-        """The ended life in the register, if all its nodes have heard the verdict."""
+        """The ended life in the register, if all its nodes have heard the verdict; else None."""
         job = self.lead.record.job
         if job is None or not job.is_heard:
             return None
@@ -159,7 +166,7 @@ class Duties:
 
     @property
     def unheard(self) -> int:
-        """Return how many nodes may not have heard of the end of the job in the register.
+        """The number of nodes that may not have heard of the end of the job in the register.
 
         They may run workers until their leases are over.
         """
@@ -171,7 +178,10 @@ class Duties:
 
     @property
     def before(self) -> Life | None:
-        """The life of the job before the one in the register; its nodes may come late."""
+        """The life of the job before the one in the register; None: not known.
+
+        Its nodes may come late.
+        """
         job = self.lead.record.job
         former = None if job is None else job.former
         if former is None:
@@ -179,7 +189,10 @@ class Duties:
         return Life(former.incarnation, former.verdict, earlier=former.earlier)
 
     def take_over(self) -> Durable | None:
-        """Take over the life of the job in the register; None: there is none."""
+        """Return the queue that continues the job in the register, with the job's state.
+
+        None: the register holds no job, or one whose verdict all its nodes have heard.
+        """
         record, epoch = self.lead.record.job, self.lead.epoch
         if record is None or self.over is not None:
             return None
@@ -204,7 +217,7 @@ class Duties:
         return self._seal.is_genuine(told) and not self.memory.is_too_far(told)
 
     def keeps(self, at: float) -> list[Effect]:
-        """Begin the leader's duties."""
+        """Begin to write records, and to check whether another process should lead. `at`: now."""
         self.is_kept = self._is_active = True
         self._stalls_at = at + self._stall_s
         if self._stepping_down is not None:
@@ -222,12 +235,12 @@ class Duties:
         return []
 
     def changed(self) -> list[Effect]:
-        """Note that something has to be recorded."""
+        """Note that something has to be recorded, as soon as no other record is being written."""
         self._is_changed = True
         return []
 
     def passed(self, now: float, is_silent: IsSilent) -> list[Effect]:
-        """Do everything that is due.
+        """Return what is due: a warning that nothing was recorded, an end of the term, a write.
 
         `is_silent` tells which agents of the newest life are silent.
         """
@@ -252,7 +265,10 @@ class Duties:
         return Write(record, lives)
 
     def written(self, at: float, stored: LeadRecord) -> list[Effect]:
-        """Note that the register holds this record, and release the effects that waited for it."""
+        """Note that the register holds this record, and release the effects that waited for it.
+
+        They wait for the next record if another process may have claimed since this one was sent.
+        """
         if self._writing is None or self._writing[0] is not stored:
             return []
         record, sent_at, lives = self._writing
@@ -270,13 +286,16 @@ class Duties:
         return told + [Release(life, life.written()) for life in lives]
 
     def unwritten(self, at: float, why: str) -> list[Effect]:
-        """Write again soon: it is not known whether the register has taken the record."""
+        """Plan to write again soon: it is not known whether the register has taken the record.
+
+        `why`: the reason, which a person is told if it lasts.
+        """
         self._writing, self._is_changed = None, True
         self._retries_at, self._stall = at + RETRY_S, why
         return []
 
     def failed(self, why: str, *, is_deposed: bool = True) -> list[Effect]:
-        """Note that the register can't be written any more.
+        """End the term: the register can't be written any more.
 
         `is_deposed`: another process may lead by now.
         """
@@ -297,7 +316,7 @@ class Duties:
         return [kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}")]
 
     def _check(self, now: float, is_silent: IsSilent) -> list[Effect]:
-        """Hand over or step down, if another process should lead."""
+        """Return the end of the term, by a handover or a step-down, if another one is to lead."""
         if not self.lives or self._stepping_down is None:
             return []
         life = self.lives[-1]
@@ -316,7 +335,10 @@ class Duties:
         return [Release(life, life.unrecorded()), StepDown(why)]
 
     def overtaken(self, found: LeadRecord | None) -> list[Effect]:
-        """End the term: the register holds another record, and has not taken this leader's."""
+        """End the term: the register has not taken this leader's record.
+
+        `found` is the one that it holds; None: none.
+        """
         if found is not None and (fault := self.memory.fault_in(found)):
             return self._depose(why_unfit(fault))
         if not self.memory.is_behind(found):
@@ -332,7 +354,10 @@ class Duties:
         return [Depose(why)]
 
     def learned(self, told: Position, settings: SharedSettings) -> list[Effect]:
-        """Claim the job anew with a higher epoch, above the position that a leader told a node."""
+        """End the term, because a node has told of a later position than this leader knew.
+
+        The process then claims the job anew, with a higher epoch than that of the position.
+        """
         if self._has_overtaken(told):
             self.memory.goes_on(self.lead.epoch, told)
         else:
@@ -345,15 +370,21 @@ class Duties:
         return is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
     def is_behind(self, told: Position) -> bool:
-        """Note a position newer than this leader's: its record was replaced by an older one."""
+        """Return whether this position, which a node tells, makes the leader claim the job anew.
+
+        It does if it is newer than what the leader knew when it claimed: the record was replaced by
+        an older one. It does not if the leader has nothing to learn from it, nor a higher epoch to
+        claim above.
+        """
         if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
             return False
         # Who has followed a higher epoch follows this one only when that is claimed above.
         return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
 
     def leaves(self, *, is_heard: bool = False, steps_down: bool = False) -> list[Write]:
-        """Write a last record that this leader goes, with everything that is not recorded yet.
+        """End the duties, and return the write of a last record, which says that this leader goes.
 
+        The record has everything that is not recorded yet. Empty: another process may lead by now.
         The arguments are those of `Leadership.vacate`.
         """
         self._is_active = False
@@ -371,7 +402,10 @@ class Duties:
         return [Write(record, lives)]
 
     def removes(self, at: float) -> list[Write]:
-        """Write a record of this leader without another change, before the register is removed."""
+        """End the duties, and return the write of a record before the register is removed.
+
+        The record has no other change. Empty: another process may lead by now.
+        """
         self._is_active = False
         if self.is_deposed:
             return []
@@ -381,7 +415,10 @@ class Duties:
 
 
 def why_unfit(fault: str) -> str:
-    """Return why a leader no longer leads that has found such a record."""
+    """Return the reason of a leader that gives up, because its register holds such a record.
+
+    `fault`: the value in the record that no leader writes.
+    """
     return f"its register holds a record that was not written by a leader: {fault}"
 
 
@@ -400,7 +437,7 @@ def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:
 
 
 def _predecessor(claim: Claim, now: float) -> Predecessor:
-    """Return the former leader, at the time of this claim."""
+    """Return what is known of the former leader's node at the time of this claim."""
     found, job = claim.found, None if claim.found is None else claim.found.job
     if found is None or job is None or claim.is_put_back:
         return UNKNOWN

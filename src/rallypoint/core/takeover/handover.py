@@ -57,7 +57,7 @@ CAME_BACK = "its lease was over, and it came back without its workers"
 
 
 class Handover:
-    """The state that passes between coordinators: from the former one, and to the next one."""
+    """The state that a coordinator got from the former one, or that the next one would need."""
 
     def __init__(
         self,
@@ -66,14 +66,15 @@ class Handover:
         put_back_s: float = 0.0,
         epoch: int = 0,
     ) -> None:
-        """`record`: the one that this coordinator has taken over, if any.
+        """`record`: the job's record that this coordinator has taken over; None: none.
 
-        `predecessor`: what is known of the one that it has taken it over from. `put_back_s`: so
-        much longer it waits for the nodes of the newest world, since an older record was put back
-        into the register; 0: none was. `epoch`: this coordinator's, as agents are told.
+        `predecessor`: what is known of the former leader's node. `put_back_s`: the additional
+        seconds to wait for the nodes of the newest world, because an older record was put back into
+        the register; 0: none was. `epoch`: this coordinator's, as agents are told.
         """
         self.recovery: Recovery | None = None
-        """The known part of the world, until all of it is known."""
+        """The takeover under way, with the part of the newest world that is known; None: no node is
+        waited for."""
         if record is not None and record.verdict is None and record.newest_round is not None:
             self.recovery = _begun(record, predecessor)
             self.recovery.put_back_s, self.recovery.epoch = put_back_s, epoch
@@ -81,21 +82,24 @@ class Handover:
         """The incarnations of agents that have sent reports which another coordinator would
         need."""
         self._mark: Mark = ()
-        """The mark of the job when these were last determined."""
+        """The mark of the job (`mark_of`) at the last call of `to_settle`."""
         self._recovered: Recovery | None = None
         self.left: tuple[str, ...] = () if record is None else record.left
-        """The ids of the nodes that have left last."""
+        """The ids of the last nodes that have left the job, the newest last."""
 
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
-        """Keep a report of the agent.
+        """Keep a report of this agent until no other coordinator would need it.
 
-        `waiting`: what it has said that another coordinator would need.
+        `waiting`: the agent's reports that are kept, to which this one is added.
         """
         waiting.append(numbered)
         self._unsettled[ref.incarnation] = None
 
     def settle(self, job: JobState, ref: NodeRef, waiting: list[m.Numbered]) -> None:
-        """Drop the waiting reports that no other coordinator would need any more."""
+        """Drop the first of an agent's kept reports, up to one that another coordinator would need.
+
+        `waiting`: the agent's kept reports.
+        """
         settled = 0
         while settled < len(waiting) and is_settled(job, ref.node_id, waiting[settled].report):
             settled += 1
@@ -104,14 +108,17 @@ class Handover:
             self._unsettled.pop(ref.incarnation, None)
 
     def to_settle(self, job: JobState) -> list[str]:
-        """Return the agents whose waiting reports may have become unnecessary."""
+        """Return the incarnations of the agents whose kept reports may have become unnecessary.
+
+        Empty: nothing that is recorded has changed since the last call, or no reports are kept.
+        """
         if (mark := mark_of(job)) == self._mark:
             return []
         self._mark = mark
         return list(self._unsettled)
 
     def forget(self, ref: NodeRef, waiting: list[m.Numbered], *, has_left: bool) -> None:
-        """Note that the session of this agent has ended.
+        """Note that the session of this agent has ended, and drop its kept reports (`waiting`).
 
         `has_left`: the node has left, and was not lost.
         """
@@ -124,7 +131,7 @@ class Handover:
             self.recovery.lost(ref)
 
     def _has_come(self, node_id: str) -> None:
-        """Note that a node of this name takes part, perhaps again."""
+        """Take this node off the list of those that have left: it takes part, perhaps again."""
         if node_id in self.left:
             self.left = tuple(each for each in self.left if each != node_id)
 
@@ -149,7 +156,8 @@ class Handover:
     def follow(self, job: JobState, at: float) -> tuple[Recovery, list[JobEffect]]:
         """Restore the job's state from the record and from the nodes that came back.
 
-        Called once, when no more nodes are expected.
+        Called once, when no more nodes are expected. Returns the takeover, which has ended, and the
+        effects.
         """
         assert self.recovery is not None
         found, self.recovery = self.recovery, None
@@ -157,7 +165,7 @@ class Handover:
         return found, [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
 
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
-        """Return whether an agent with an unknown session may attach and continue.
+        """Return whether an agent may go on with its session, which this coordinator does not know.
 
         It may if its node takes part in the round that was taken over. A node that had succeeded
         may come at any time.
@@ -180,7 +188,7 @@ class Handover:
 
 
 def _begun(record: JobRecord, predecessor: Predecessor) -> Recovery:
-    """Return the state of a recovery before any node is here."""
+    """Return the state of a takeover before any node is here."""
     rank = predecessor.rank
     if not 0 <= rank < record.nodes or not may_run(record, rank):
         predecessor = UNKNOWN
@@ -279,9 +287,10 @@ def _lost(
 
 
 def _counts_too_often(job: JobState, found: Recovery) -> bool:
-    """Count the loss, for the machine of the lost leader's node; no other machine is known.
+    """Count the loss for the machine of the former leader's node; no other machine is known.
 
-    Returns whether the limit is exceeded.
+    If that node is not known, the loss counts for no machine. Returns whether the limit of losses
+    is exceeded.
     """
     led = found.predecessor
     if led.rank < 0 or not led.node_id:
@@ -291,9 +300,9 @@ def _counts_too_often(job: JobState, found: Recovery) -> bool:
 
 
 def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
-    """Handle nodes of the newest world that were not told of it, and wait.
+    """End the newest round, of which nodes that wait here had not been told.
 
-    The same nodes suffice for the next world, without a last call. Which of the missing ones they
+    As many nodes suffice for the next world, without a last call. Which of the missing ones they
     are is not known.
     """
     gone = [rank for rank in missing if is_set(found.record.stopped, rank)]
@@ -314,7 +323,7 @@ def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> li
 
 
 def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
-    """Handle a world whose nodes are all back.
+    """Return the effects for a world whose nodes are all back; empty: its round goes on.
 
     If a node has stopped its workers because its lease was over, other nodes' failures may follow
     from that: the node was lost, though it is back.
@@ -356,7 +365,10 @@ def _taken_over(found: Recovery) -> str:
 
 
 def _known_names(found: Recovery, ranks: list[int]) -> str:
-    """Return the absent nodes of these group ranks, for display."""
+    """Return the ids of the absent nodes of these group ranks, for display.
+
+    If one is not known, returns the ranks.
+    """
     known = tuple(name for rank in ranks if (name := _known_name(found, rank)))
     if len(known) == len(ranks):
         return names(known)
@@ -406,7 +418,10 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
 
 
 def _over(job: JobState, reason: EndReason, at: float) -> list[JobEffect]:
-    """Note that the round has ended, whether it was judged or not."""
+    """End the newest round for this reason, and return the effects.
+
+    If the record says that it was judged, and no backoff is due, the next round may form.
+    """
     judged, backoff_s = job.judged_round, job.backoff_s
     effects = run_round(job, RoundOver(job.round.round, reason), at)
     if not backoff_s:

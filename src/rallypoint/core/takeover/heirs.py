@@ -19,9 +19,9 @@ from rallypoint.core.takeover.record import JobRecord, LeadRecord
 from rallypoint.core.takeover.told import Position
 
 RANKS = 4
-"""Nodes with lower group ranks than this are heirs."""
+"""The number of first group ranks of which the nodes are heirs; the leader's own node is none."""
 STAGGER_S = 0.25
-"""Between two claimants: so long a claim takes, as a rule."""
+"""The seconds between the turns of two claimants: as a rule a claim takes no longer."""
 AFTER_HEIRS_S = 1.5
 """The delay in seconds of other nodes' claims after the first heir's."""
 AFTER_OTHERS_S = 2.0
@@ -37,13 +37,14 @@ often."""
 def heirs(nodes: int, leader_rank: int) -> list[int]:
     """Return the group ranks of the heirs of a world of so many nodes.
 
-    `leader_rank` is as in the record.
+    They are the first four, without `leader_rank`, that of the leader's own node; -1: it is not
+    there.
     """
     return [rank for rank in range(min(nodes, RANKS)) if rank != leader_rank]
 
 
 def heirs_of(record: JobRecord | None) -> list[int]:
-    """Return the heirs of the active world; empty: any node may lead next.
+    """Return the group ranks of the heirs of the active world; empty: any node may lead next.
 
     Empty also if the leader's node is alone in the world.
     """
@@ -61,12 +62,13 @@ class Claimant(Struct, frozen=True):
     """The group rank of its node in that round."""
     is_leaving: bool = False
     spread: float = 0.0
-    """Between 0 and 1, by chance: claimants without a rank take turns by it."""
+    """A random number between 0 and 1: claimants that are no heirs take turns by it."""
     promised_until: float = -inf
-    """The time before which it has promised not to claim, unless the leader announces its leave."""
+    """The time before which this process has promised not to claim, unless the leader is gone or
+    says that it goes."""
     defers_until: float = -inf
-    """The time until which it lets others claim first, because nodes that did not reach it may
-    reach them."""
+    """The time until which this process, which has led and stepped down, lets others claim first:
+    they may reach nodes that it did not."""
     candidate: int = 0
     """The number of a candidate, drawn by chance; 0: it is none."""
     freed_epoch: int = 0
@@ -74,7 +76,7 @@ class Claimant(Struct, frozen=True):
     is_fresh: bool = False
     """Whether it has taken no part in the job, so that it would begin an ended job anew."""
     dead: tuple[DeadPlace, ...] = ()
-    """The dead places that it knew before it looked for a leader."""
+    """The places of dead nodes that this process knew before it looked for a leader."""
     told: Position | None = None
     """The newest position of the job's record that a leader has sent it."""
     settings: SharedSettings | None = None
@@ -82,7 +84,7 @@ class Claimant(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """The turn of a claimant, after those before it."""
+    """The turn of a claimant: how long after the first one it may claim the job."""
 
     delay_s: float
     is_heir: bool
@@ -111,7 +113,7 @@ def knows_dead_heir(record: LeadRecord, claimant: Claimant | None) -> bool:
 
 
 def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
-    """Return the turn of this claimant under this record."""
+    """Return when this claimant may claim, compared with the others, over this record."""
     if claimant.candidate in record.candidates:
         return Turn(STAGGER_S * record.candidates.index(claimant.candidate), True)
     delay_s = AFTER_OTHERS_S if claimant.is_leaving else 0.0
@@ -130,11 +132,12 @@ class HeardCandidates:
 
     def __init__(self) -> None:
         self._heard_at: dict[int, tuple[float, int]] = {}
-        """The time when each was heard last, and the connection, by the numbers of candidates."""
+        """The time when each candidate was heard last, and its connection, by the numbers of
+        candidates."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers for the record."""
+        """The numbers of these candidates, which the leader lists in its next record."""
         return tuple(self._heard_at)
 
     def heard(self, number: int, connection: int, now: float) -> bool:
@@ -150,5 +153,5 @@ class HeardCandidates:
         return True
 
     def drop_silent(self, since: float) -> None:
-        """Drop the candidates that have been silent since then."""
+        """Drop the candidates that were last heard before the time `since`."""
         self._heard_at = {number: at for number, at in self._heard_at.items() if at[0] >= since}

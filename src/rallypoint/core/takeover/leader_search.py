@@ -37,9 +37,10 @@ FRESH_S = 0.2
 AFTER_CLAIM_S = 5.0
 RETRY_S = 0.2
 JUDGED_S = 5.0
-"""The seconds after which it is usually known whether a leader of another version stays."""
+"""The seconds after which a new node usually knows whether a leader of another version stays."""
 TOLD_S = 3.0
-"""The shortest wait for its turn, in seconds, that is reported to the user."""
+"""The shortest wait in seconds, of a node for its turn to claim the job, that is reported to the
+user."""
 
 
 Purpose = Literal["probe", "offer", "claim"]
@@ -48,7 +49,7 @@ place of a leader that can't write its record, or to lead."""
 
 
 class Search(Candidacy):
-    """The search of one node of the job."""
+    """The search of one node for the job's leader, and its own candidacy."""
 
     def __init__(
         self, leader: Leader, nonce: int, memory: Memory, promises: Promises, deference: Deference
@@ -57,23 +58,27 @@ class Search(Candidacy):
         self.promises, self._deference = promises, deference
         self._is_stopped = False
         self.claims_at = inf
-        """When it may claim, if nothing changes."""
+        """When this node may claim the job, if the register does not change; infinite: not
+        known."""
         self.hindrance = ""
-        """Why it could not claim when it was its turn."""
+        """Why this node could not claim the job when it was its turn; empty: nothing hindered
+        it."""
         self._error: RallypointError | None = None
-        """Why the last look failed."""
+        """The error of the last look at the register; None: the look succeeded."""
         self._looked_at = -inf
         self._present = c.Present()
         self._wait_s = 0.0
         self._purpose: Purpose = "probe"
         self._offered: tuple[str, ...] = ()
-        """The addresses at which it listens and offers to lead."""
+        """The addresses at which this node listens and offers to lead the job; empty: it does
+        not."""
         self._is_late = False
-        """Whether it was reported that new records are seen late."""
+        """Whether the user was told that this node sees new records late."""
         self._has_probed = False
-        """Whether the node has tried to listen, in case it has to lead."""
+        """Whether this node has tried to listen, in case it has to lead the job."""
         self._unusable = ""
-        """The reported line about a register without a record."""
+        """The last line that was reported about a register without a usable record; empty: it has
+        one."""
 
     def looks(self, present: c.Present) -> list[Effect]:
         is_first = present.node is not None and 0 <= present.node.rank < RANKS
@@ -118,7 +123,11 @@ class Search(Candidacy):
         return [*effects, *self._offer(now)]
 
     def _claim_unless_bound(self, judged: c.Judged) -> list[Effect]:
-        """Claim, unless a new promise was made during the read, which may have taken long."""
+        """Return a claim, or first a listener for it.
+
+        Only a wait if the node was bound by a new promise or position during the read, which may
+        have taken long. Nothing if the node stops.
+        """
         claimant, node = self.claimant or Claimant(), self._present.node or Claimant()
         record = judged.record
         is_vacant = record is not None and record.is_vacant
@@ -146,9 +155,9 @@ class Search(Candidacy):
         return c.Listen()
 
     def listened(self, at: float, addresses: tuple[str, ...], why: str = "") -> list[Effect]:
-        """Note whether the node listens: do what it listens for, or leave it to other nodes.
+        """Note whether the node listens: do what it listens for, or leave that to other nodes.
 
-        `why`: the reason; empty: it listens.
+        `addresses`: where it listens. `why`: the reason why it does not; empty: it does.
         """
         text = f"this node can't lead the job: {why}"
         match self._purpose, not why:
@@ -171,7 +180,11 @@ class Search(Candidacy):
         return [self._rest(self._wait_s)]
 
     def _offer(self, now: float) -> list[Effect]:
-        """Offer to lead in place of a leader that answers but can't write, if this node can."""
+        """Return a test whether this node can write the register, if the leader seems unable to.
+
+        It seems so if the leader answers, but its record has stood still. Else withdraws the offer
+        to lead.
+        """
         if self._present.is_attached and now - self.watch.since > self.watch.late_s:
             return [c.TryWriting()]
         return self.tried(now, is_writable=False)
@@ -208,7 +221,7 @@ class Search(Candidacy):
         return [*effects, c.LeaderChanged(), *after]
 
     def _tell_unusable(self, why: str) -> list[Effect]:
-        """Report once that the register holds no record.
+        """Report once that the register holds no usable record.
 
         A node that has just started ends with that line anyway.
         """
@@ -235,15 +248,19 @@ class Search(Candidacy):
         ]
 
     def wanted(self, at: float) -> list[Effect]:
-        """Look for the leader, unless that was just done: a connection to it is wanted."""
+        """Return the effect that looks for the leader now, because a connection to it is wanted.
+
+        Empty: the last look was just now, or the search has stopped.
+        """
         is_stale = at - self._looked_at > FRESH_S
         return [c.LookNow()] if is_stale and not self._is_stopped else []
 
     def whom(self) -> tuple[str, ...]:
-        """Return the addresses of the leader.
+        """Return the addresses of the leader, or of the node to which it has handed the job over.
 
-        If the register is away, the one that was known last may lead by promises. Raises
-        RendezvousConnectionError, and what the last look has raised.
+        If the register is away, they are those of the leader that was known last, which may lead by
+        promises. Raises RendezvousConnectionError if no process leads, and what the last look has
+        raised.
         """
         error, record = self._error, self.record
         is_away = isinstance(error, RendezvousConnectionError)
@@ -258,9 +275,10 @@ class Search(Candidacy):
         return following.addresses if is_handed_over else record.leader.addresses
 
     def stops(self) -> list[Effect]:
-        """Return the node claims no more, and looks no more.
+        """Look and claim no more; return the effect that interrupts the search.
 
-        A claim that has begun is carried through: the register may hold it already.
+        A claim that has begun is carried through: the register may hold it already. Then nothing is
+        returned.
         """
         self._is_stopped = True
         return [] if self.claim is not None else [c.Interrupt()]
@@ -270,7 +288,10 @@ class FirstWait:
     """The wait of a new node for its first leader, which may be itself."""
 
     def __init__(self, search: Search, at: float, timeout_s: float) -> None:
-        """Make the wait, which begins at `at`."""
+        """Make the wait, which begins at `at`.
+
+        It lasts `timeout_s` seconds, or longer if this node's own turn to lead comes later.
+        """
         self._search, self._timeout_s = search, timeout_s
         self._ends_at, self._judged_by, self._is_extended = at + timeout_s, at + JUDGED_S, False
         self._own = search.leader.versions or (0, 0)
@@ -278,9 +299,9 @@ class FirstWait:
         self._said: set[str] = set()
 
     def unreached(self, error: RendezvousConnectionError, now: float) -> list[Say | Wait]:
-        """Continue after a failed attempt.
+        """Return what follows a failed attempt to reach the leader: a wait, perhaps with a line.
 
-        Raises RendezvousTimeoutError after the last one, or VersionMismatchError if the leader
+        Raises RendezvousTimeoutError when the time is over, or VersionMismatchError if the leader
         stays and has no common version.
         """
         search, refusal = self._search, error.__cause__

@@ -47,16 +47,16 @@ from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecor
 ATTACH_S = 0.5
 """The usual time in seconds of a claim and of the nodes' way to the new leader."""
 BEAT_SHARE = 1 / 5
-"""A share of the hold: how often a leader renews it. The same share of the lease, where that is
-shorter. Of the lease, where that is shorter."""
+"""The share of the hold after which a leader renews it; where the lease is shorter, the same share
+of the lease."""
 LOOK_SHARE = 1 / 8
-"""A share of the hold: how often a watcher looks."""
+"""The share of the hold between two looks of a waiting process at the record."""
 RELEASE_S = 3.0
-"""The longest time in seconds that the guard of a leader takes. A process that claims before the
-guard has marked the record does not know that no worker of that node lives, and must wait for its
-lease."""
+"""The longest time in seconds that the guard of a dead leader takes to mark the record. A process
+that claims earlier does not know that no worker of that node lives, and must wait for its lease."""
 LONELY_SHARE = 3 / 5
-"""A share of the hold: a leader that has written nothing for so long may be alone with that."""
+"""The share of the hold without a stored record after which a leader may hand over to an heir that
+can write."""
 LONELY_S = 2.0
 """The seconds for which another process has to offer to lead before a handover."""
 HEIRS_ONLY_LEASES = 4
@@ -70,9 +70,9 @@ NO_EPOCH = Epoch(0, 1)
 
 
 def after_put_back_s(hold_s: float, lease_s: float) -> float:
-    """Return the additional wait for nodes after a claim over an older record, in seconds.
+    """Return how much longer to wait for nodes after a claim over an older record, in seconds.
 
-    It is for the nodes of the newest world: the leader before may act by promises.
+    Until then the former leader may act by promises with the nodes of the newest world.
     """
     return with_margin(hold_s + CONSENT_LEASES * lease_s)
 
@@ -96,7 +96,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._hold_s = HOLD_S
-        """The hold of the leader that was seen last."""
+        """The hold in seconds of the leader that was seen last."""
         self._seen: tuple[Epoch, int] | None = None
         self._since = self._looked_at = 0.0
         self._gone_since: float | None = None
@@ -108,16 +108,17 @@ class Watch:
 
     @property
     def late_s(self) -> float:
-        """Three times as long as a record stands still at most, as a rule."""
+        """The seconds after which an unchanged record is late: three of its usual intervals."""
         return self._hold_s * LONELY_SHARE
 
     def claims_in_s(
         self, record: LeadRecord, now: float, *, is_gone: bool, claimant: Claimant | None = None
     ) -> float:
-        """Return how long to wait at least before a claim over this record, in seconds; 0: claim.
+        """Note a look at this record, and return the least wait before a claim over it, in seconds.
 
-        `is_gone`: the process of this leader is known to be gone. `claimant` is None for a process
-        that is not a node of the job, which waits only for a leader that is not a node either.
+        0: claim now. `is_gone`: the process of this leader is known to be gone. `claimant`: None
+        for a coordinator that is neither a node nor a candidate: it waits for others' turns only
+        after a leader that is a node.
         """
         seen = record.epoch, record.beat
         self._hold_s = record.leader.hold_s
@@ -155,11 +156,11 @@ class Watch:
         claimant: Claimant | None,
         unfit: int = 0,
     ) -> float:
-        """Return how long to wait before a claim over an outdated record, in seconds.
+        """Return the least wait before a claim over an outdated record, in seconds; 0: claim now.
 
-        As `claims_in_s`, but `restored` is continued instead. The former leader may act, and may
-        not know yet, so the record must not change, even one that says that its leader has gone.
-        `unfit` is the number of records that no leader writes; each of them is a change.
+        As `claims_in_s`, but the claim continues `restored`. The former leader may act, and may not
+        know yet, so the record must stand still, even one that says that its leader has gone.
+        `unfit` is the number of records so far that no leader writes; each of them is a change.
         """
         if restored is None:
             return 0.0
@@ -170,13 +171,19 @@ class Watch:
         return self.claims_in_s(shown, now, is_gone=False, claimant=claimant)
 
     def begins_in_s(self, record: LeadRecord, now: float, claimant: Claimant | None) -> float:
-        """Return the wait after `claims_in_s` for a claimant that would begin the job anew."""
+        """Return the least wait before a claim that would begin an ended job anew, in seconds.
+
+        Nodes that may not have heard the verdict have a lease to come. 0 for any other claim.
+        """
         if record.job is None or not is_unheard(record, claimant):
             return 0.0
         return max(0.0, self._since + with_margin(record.job.settings.lease_s) - now)
 
     def _free_since(self, record: LeadRecord, now: float) -> float:
-        """Return since when the job is free after its leader has gone."""
+        """Return from when the job is free after its leader has gone.
+
+        That is later if the guard of the leader's agent may still mark the record.
+        """
         if record.is_vacant or not record.leader.has_workers:
             return self._since
         self._gone_since = now if self._gone_since is None else self._gone_since
@@ -184,7 +191,7 @@ class Watch:
 
     @property
     def since(self) -> float:
-        """When the newest record was first seen."""
+        """When the record was first seen as it is now, or seen again after a pause in looking."""
         return self._since
 
 
@@ -200,11 +207,11 @@ class VersionRefusals:
         self._refused: tuple[Epoch, int] | None = None
 
     def is_final(self, record: LeadRecord) -> bool:
-        """Return whether the refusal of this node's versions is final.
+        """Return whether the refusal of this node's versions is final, and note the first one.
 
         It is if the leader has renewed its record since the first refusal; a leader that is about
-        to be replaced, or has gone, does not. Another program may answer at the address of a leader
-        that uses a version of this node.
+        to be replaced, or has gone, does not. It is not if the record's leader uses a version of
+        this node: another program may answer at its address.
         """
         versions = record.leader.versions
         has_common = versions is not None and max(versions[0], self._own[0]) <= min(
@@ -218,9 +225,10 @@ class VersionRefusals:
 
 
 def is_unheard(record: LeadRecord, claimant: Claimant | None) -> bool:
-    """Return whether nodes may still come for the verdict of a job that has succeeded.
+    """Return whether live nodes may still come for the verdict of a job that has succeeded.
 
-    The claimant has no part in the job. Live nodes come before their lease is over.
+    They come before their lease is over. False for a claimant that took part in the job, or that is
+    None.
     """
     job, is_fresh = record.job, claimant is not None and claimant.is_fresh
     if job is None or job.verdict is None or not is_fresh:
@@ -236,7 +244,7 @@ def claimed(
     beat: int = 0,
     number: int = 0,
 ) -> LeadRecord:
-    """Return the record that a claim writes over the one that it found.
+    """Return the record that a claim writes over the one that it found (None: there is none).
 
     `nonce` is random. `own_rank` is written as `leader_rank`. `beat` differs at each attempt of one
     process, since the record of an earlier attempt may yet be stored. `number` is the least number
@@ -250,10 +258,10 @@ def claimed(
 
 
 def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
-    """Return the record that marks a dead leader of this epoch; None: there is nothing to mark.
+    """Return the record that marks the leader of this epoch as dead; None: none is needed.
 
-    Its guard writes it when no worker of that node lives. None if the leader of this epoch does not
-    lead any more.
+    The guard of its agent writes it when no worker of that node lives. None if the leader of this
+    epoch does not lead any more.
     """
     if found.epoch != epoch or found.is_vacant:
         return None
@@ -279,7 +287,7 @@ def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
 
 
 class _Offer(Struct, frozen=True):
-    """An heir's offer to lead."""
+    """An heir's offer to lead in place of a leader that can't write its record."""
 
     addresses: tuple[str, ...]
     since: float
@@ -299,12 +307,12 @@ class Lead:
         self._consent = Consent() if record.leader.has_workers else None
         self._candidates = HeardCandidates()
         self._heirs = {heirs_in(record.job, record.candidates)}
-        """The heirs that may claim soon, by each record that the register may hold."""
+        """The heirs that may claim soon: one set for each record that the register may hold."""
         self._is_vacant = False
         self._offers: dict[int, _Offer] = {}
         """The offers of heirs to lead, by their group ranks."""
         self.successor: tuple[str, ...] = ()
-        """The addresses of the heir to which the job was handed over."""
+        """The addresses of the heir to which the job was handed over; empty: it was not."""
         self._expect_promises()
 
     @property
@@ -313,11 +321,11 @@ class Lead:
         return self.record.epoch
 
     def next(self, job: JobRecord | None, *, is_vacant: bool = False) -> LeadRecord:
-        """Return the record to swap in next.
+        """Return the record to swap in next, with this state of the job.
 
         No other attempt has the same beat: an earlier one of which it is not known whether it was
-        stored is never taken for this one, which was sent later. After a vacant one it leads no
-        more.
+        stored is never taken for this one. `is_vacant`: the record says that the leader goes, which
+        then is sure of nothing any more.
         """
         self._beat += 1
         self._heirs.add(heirs_in(job, self.candidates))
@@ -328,21 +336,24 @@ class Lead:
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """The candidates for the next record."""
+        """The numbers of the candidates that the next record lists."""
         return self._candidates.numbers
 
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
-        """Note that the register holds the record that was sent at `sent_at`."""
+        """Note that the register holds this record, sent at `sent_at`, which renews the hold.
+
+        The offers of heirs are dropped.
+        """
         self.record, self._sent_at = record, max(self._sent_at, sent_at)
         self._offers.clear()
         self._heirs = {heirs_in(record.job, record.candidates)}
         self._expect_promises()
 
     def heard(self, heartbeat: m.Heartbeat, now: float, speaker: Speaker | None = None) -> None:
-        """Note a heartbeat.
+        """Note a heartbeat and the promise in it, just before the heartbeat is answered.
 
-        If it has an answer, that is about to be sent. `speaker`: the sender; None: no promise of it
-        counts.
+        `speaker`: the sender; None: its promise does not count. Candidates that were silent for a
+        lease are dropped.
         """
         promise = heartbeat.promise
         if promise is not None and speaker is not None and speaker.promises(promise):
@@ -363,7 +374,7 @@ class Lead:
             self._consent.heard(speaker, number, promise.answered, now)
 
     def hand_over(self, now: float) -> bool:
-        """End the term if this leader alone has lost the register; return whether it did."""
+        """End the term if this leader can't write and an heir offers to; return whether it does."""
         job = self.record.job
         if job is None or now < self._sent_at + LONELY_SHARE * self._hold_s:
             return False
@@ -384,17 +395,18 @@ class Lead:
 
     @property
     def vouched_at(self) -> float:
-        """Return from when the leader's own workers may run for a lease.
+        """The latest time from which the lease of the leader's own node may count.
 
-        No next leader forms a round without that node before. As much before the last confirmed
-        swap was sent, or the last consent began, as its own lease is shorter than that of others.
+        It lies before the sending of the last confirmed swap, or the beginning of the last consent.
+        It does so by as much as that node's own lease is shorter than the others'. No next leader
+        forms a round without the node until its lease is over.
         """
         shorter_s = self._lease_s - own_lease_s(self._lease_s)
         return max(self._sent_at, self._consent_at) - shorter_s
 
     @property
     def sure_until(self) -> float:
-        """The time before which no other process can have claimed."""
+        """The time before which no other process can have claimed the job."""
         if self._is_vacant:
             return -inf
         by_consent = self._consent_since + promised_s(self._lease_s)
@@ -402,12 +414,12 @@ class Lead:
         return max(self.held_until, min(by_consent, latest))
 
     def is_sure(self, now: float) -> bool:
-        """Return whether no other process can have claimed."""
+        """Return whether no other process can have claimed the job."""
         return now < self.sure_until
 
     @property
     def held_until(self) -> float:
-        """The end of the hold that the last confirmed swap gives."""
+        """The end of the hold that the last confirmed swap of this leader gives."""
         return self._sent_at + self._hold_s
 
     @property

@@ -28,7 +28,7 @@ EPOCHS_REMEMBERED = 64
 
 
 def order_of(record: LeadRecord | None) -> PositionOrder:
-    """Return the order of this record; `NEVER` for None."""
+    """Return the order of this record: epoch number, incarnation, beat; `NEVER` for None."""
     if record is None:
         return NEVER
     life = 0 if record.job is None else record.job.incarnation
@@ -67,10 +67,11 @@ def is_of_life(job: JobRecord, told: Position) -> bool:
 
 
 def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> bool:
-    """Return whether a leader with this record learns nothing from an unknown position.
+    """Return whether a leader with this record learns nothing from a position that it did not know.
 
-    The leader has formed a world since it claimed the job with the round `newest_claimed`, and
-    knows as much, or another life of the job runs.
+    It does not if it has formed a world since its claim, when the newest round was
+    `newest_claimed`, and knows as many rounds and restarts. Nor does it if the position is of an
+    earlier life of the job.
     """
     if job is None or job.newest_round is None:
         return False
@@ -81,7 +82,7 @@ def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> 
 
 
 class Memory:
-    """The newest position of one job's record that a process knows, for its whole life."""
+    """The newest position of one job's record that a process knows while it lives."""
 
     def __init__(self, settings: SharedSettings | None = None) -> None:
         """Know nothing of the job yet. `settings` are the job's, if they are known."""
@@ -89,19 +90,21 @@ class Memory:
         self._newest: LeadRecord | None = None
         self._told: Position | None = None
         self._epochs: dict[Epoch, None] = {}
-        """The epochs of all records that this process has read or written."""
+        """The epochs of the last records that this process has read or written."""
         self._counts: dict[str, int] = {}
-        """The largest counts that this process knows."""
+        """The largest value that this process knows of each count, by its name."""
         self._was_own = False
         """Whether this process has written the newest record."""
         self._given_up: Epoch | None = None
-        """The epoch that this process gave up when it learnt of a newer record."""
+        """The epoch by which this process led and which it gave up for a newer position; None:
+        there is none."""
         self.known = NEVER
-        """The newest position that was ever known, even of an epoch that was given up."""
+        """The order of the newest record or position that was known, even of an epoch that was
+        given up."""
 
     @property
     def order(self) -> PositionOrder:
-        """The newest position that has to be continued."""
+        """The order of the newest record or position that a claim has to continue."""
         told = NEVER if self._told is None else self._told.order
         return max(order_of(self._newest), told)
 
@@ -129,14 +132,14 @@ class Memory:
             self.known = NEVER if self._told is None else self._told.order
 
     def fault_in(self, record: LeadRecord) -> str:
-        """Return the value in this record that is too far beyond the known ones.
+        """Return a text about the first count in this record that is too far beyond the known ones.
 
         Empty: there is none.
         """
         return advance_fault(counts_of(record), self._counts)
 
     def is_too_far(self, told: Position) -> bool:
-        """Return whether a position is too far beyond all that this process knows."""
+        """Return whether a count in this position is too far beyond all that this process knows."""
         return bool(advance_fault(counts_told(told), self._counts))
 
     def _count(self, counts: Counts) -> None:
@@ -158,17 +161,21 @@ class Memory:
             self._told = told
 
     def is_behind(self, record: LeadRecord | None) -> bool:
-        """Return whether the register held a newer record before this one (None: no record)."""
+        """Return whether this process knows a newer record than this one (None: no record).
+
+        A record of the epoch that this process gave up counts as behind, too.
+        """
         is_given_up = record is not None and record.epoch == self._given_up
         return is_given_up or order_of(record) < self.order
 
     def gives_up(
         self, epoch: Epoch, told: Position, settings: SharedSettings, *, keeps_round: bool
     ) -> None:
-        """Note that this process no longer leads by this epoch: a node knows a newer record.
+        """Note that this process no longer leads by this epoch, since a node knows a newer record.
 
-        In the same life of the job both are continued; else this record is forgotten, with all
-        positions derived from it. `keeps_round`: this process has formed the newest round itself.
+        `told` is the position of that one. In the same life of the job both records are continued.
+        Else this process's record is forgotten, with the positions derived from it. `keeps_round`:
+        this process has formed the newest round itself.
         """
         self._given_up = epoch
         newest = self._newest
@@ -183,17 +190,17 @@ class Memory:
         self.was_told(told, settings)
 
     def goes_on(self, epoch: Epoch, told: Position) -> None:
-        """Note that this process claims the job anew with the record of this epoch.
+        """Note that this process gives up this epoch, and claims the job anew with the same record.
 
-        The new epoch is above that of a position that has nothing newer: an agent follows no lower
-        epoch than before.
+        A node has told a position that has nothing newer, but perhaps a higher epoch. The next
+        epoch is above that, because an agent follows no lower epoch than before.
         """
         self._given_up = epoch
         self._count(counts_told(told))
         self.known = max(self.known, told.order)
 
     def may_claim_at_once(self, record: LeadRecord | None) -> bool:
-        """Return whether this process may claim at once after `is_behind`.
+        """Return whether this process may claim at once over this record, which is behind.
 
         It may if it led the job last, and no other process can have begun to lead by this record.
         """
@@ -219,7 +226,7 @@ class Memory:
         return replace(shown, job=_raised(job, told, settings))
 
     def next_number(self, record: LeadRecord | None) -> int:
-        """Return an epoch number above all known ones."""
+        """Return an epoch number above that of this record and all known ones."""
         highest = self._counts.get("epoch.number", 0)
         return max(highest, 0 if record is None else record.epoch.number) + 1
 
@@ -230,7 +237,7 @@ def _raised(
     """Return the record of a job with the newer values of this position.
 
     Of the newest world only the number of its nodes is known: the live nodes report the rest.
-    `keeps_round`: a round of the same number in the record is another one.
+    `keeps_round`: if the record has a round of the same number, that is another one, and stays.
     """
     if not told.told_life:
         return job

@@ -39,18 +39,20 @@ from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 
 NAMED_MAX, NAMES_CHARS = 64, 1000
-"""The most nodes of a small world, and the most characters of their names."""
+"""The most nodes of a small world, and the most characters of all their names together."""
 LEFT_MAX, LEFT_CHARS = 8, 80
-"""The most nodes that have left last and are remembered, and the longest name of one."""
+"""The most nodes that have left last and are remembered, and the most characters of their names,
+each."""
 NUMBERS_BITS = 20
 LEAST_RAN_S = 0.001
-"""The runtime in seconds of a job whose workers have just started, which shows that it counts."""
+"""The least runtime in seconds that the record of a job with `--max-runtime` has once workers have
+started: 0 means that none have."""
 SCHEMA = 1
 """The schema of records of this version of Rallypoint."""
 
 
 class LifeLock(Struct, frozen=True, array_like=True):
-    """A lock on one byte of a file, which the kernel frees when its process has ended."""
+    """A lock on one byte of a file; the kernel frees it when the process that holds it ends."""
 
     device: int
     inode: int
@@ -61,8 +63,8 @@ class Process(Struct, frozen=True, array_like=True):
     """A process of one boot of one machine, uniquely identified."""
 
     where: str
-    """The boot and the namespaces in which the numbers are valid: of two containers on one machine
-    neither sees the processes of the other."""
+    """The boot and the namespaces in which the pid and the start time are valid: of two containers
+    on one machine neither sees the processes of the other."""
     pid: int
     started_at: int
     """The start time in clock ticks since the boot."""
@@ -77,17 +79,18 @@ class Leader(Struct, frozen=True, array_like=True):
     addresses: tuple[str, ...]
     process: Process
     has_workers: bool = False
-    """Whether it is an agent: its guard marks the record when it and its workers are dead."""
+    """Whether the leader is an agent. The guard of an agent, a helper process, marks the record
+    when the agent and its workers are dead."""
     hold_s: float = HOLD_S
-    """How long it may act after a swap, in seconds. Other processes wait for this time, whatever
-    their own hold."""
+    """The seconds for which this leader may act after a swap. Other processes wait for this time,
+    whatever their own hold."""
     versions: tuple[int, int] | None = None
     """The oldest and the newest version of the session protocol that it uses; None: written by an
     earlier version of Rallypoint."""
 
 
 class FormerLife(Struct, frozen=True, array_like=True):
-    """The end of a job's life before it was begun anew."""
+    """The life of a job before it was begun anew, and the verdict in which that life ended."""
 
     incarnation: int
     verdict: Verdict
@@ -102,7 +105,8 @@ class Blamed(Struct, frozen=True, array_like=True):
     failure: WorkerExit
     """The failure without its traceback."""
     lacking: Lacking | None = None
-    """The resource that its machine lacks, so that the worker was not started."""
+    """The resource that its machine lacks, so that the worker was not started; None: not known of
+    any."""
 
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
@@ -133,7 +137,7 @@ class WorldNames(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, node_ids: Sequence[str]) -> WorldNames:
-        """Return the names of these nodes, if they are few and short."""
+        """Return the names of these nodes; none if they are too many or too long."""
         if not 0 < len(node_ids) <= NAMED_MAX:
             return cls()
         first, last = min(node_ids), max(node_ids)
@@ -161,15 +165,17 @@ class JobRecord(Struct, frozen=True, array_like=True):
     nodes: int = 0
     """The number of nodes of the newest world."""
     succeeded: bytes = b""
-    """One bit for each of them, by group rank: its success was acknowledged."""
+    """One bit for each node of the newest world, by group rank: its success was acknowledged."""
     judged_round: int = 0
-    """The forming round whose predecessor has been judged."""
+    """The forming round for which the end of the round before it has been judged: the consequence
+    of that end is decided."""
     restarts: int = 0
     restarts_counted: tuple[int, ...] = ()
-    """The numbers of the restarts that still count; see `restarts.Ledger`."""
+    """The numbers of the restarts that still count against the budget; see `restarts.Ledger`."""
     backoff_s: float = 0.0
     end_reason: EndReason | None = None
-    """The reason why the newest round has ended, for nodes that have not heard it."""
+    """The reason why the newest round has ended, for nodes that have not heard it; None: it has not
+    ended, as far as is recorded."""
     loss_count: int = 0
     recent_losses: tuple[Loss, ...] = ()
     lossy_rounds: tuple[int, ...] = ()
@@ -179,12 +185,13 @@ class JobRecord(Struct, frozen=True, array_like=True):
     verdict: Verdict | None = None
     former: FormerLife | None = None
     leader_rank: int = -1
-    """The group rank of the leader's own node in the newest world; -1: it is not in it."""
+    """The group rank of the leader's own node in the newest world; -1: that world does not have
+    it."""
     stopped: bytes = b""
     """One bit for each node that is gone with its workers, because it has left or is dead; ordered
     as `succeeded`."""
     leader_node: str = ""
-    """The id of the leader's node."""
+    """The id of the leader's own node in the newest world; empty: that world does not have it."""
     is_heard: bool = False
     """Whether all live nodes have heard the verdict, so that a node that comes now begins the job
     anew."""
@@ -194,7 +201,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The first failure of the newest round until it is judged, if its node is the leader's or is
     gone."""
     crash_loop: CrashLoop = CrashLoop()
-    """The number of equal failures in a row."""
+    """The equal failures in a row, without progress in between: their number, and what they have in
+    common."""
     furthest_step: int = -1
     """The largest step that workers have reported; -1: none."""
     carried: Carried | None = None
@@ -211,11 +219,11 @@ class JobRecord(Struct, frozen=True, array_like=True):
     left: tuple[str, ...] = ()
     """The ids of the nodes that have left last, for people who wait for that."""
     earlier: tuple[int, ...] = ()
-    """The last numbers of this life of the job before `incarnation`."""
+    """The last numbers that this life of the job had before `incarnation`, the newest last."""
     origin: int = 0
     """The first number of this life; 0: it did not change, or an older version wrote this."""
     ran_s: float = 0.0
-    """The seconds that the job has run, if `--max-runtime` counts; 0: no workers have started
+    """The seconds that the job has run, if it has a `--max-runtime`; 0: no workers have started
     yet."""
 
     @property
@@ -230,22 +238,23 @@ class JobRecord(Struct, frozen=True, array_like=True):
 
     @property
     def successes(self) -> int:
-        """The number of its nodes that have succeeded."""
+        """The number of nodes of the newest world that have succeeded."""
         return int.from_bytes(self.succeeded, "little").bit_count()
 
 
 class LeadRecord(Struct, frozen=True, array_like=True):
-    """The value that one swap writes."""
+    """The whole content of a job's register: its leader and its state. One swap writes it."""
 
     schema: int
     epoch: Epoch
     leader: Leader
     beat: int
-    """The number of swaps of this epoch; if it does not change, the leader may be lost."""
+    """A number that is higher in each record of this epoch; if it does not change, the leader may
+    be lost."""
     job: JobRecord | None
-    """The job; None: it has no node yet."""
+    """The state of the job; None: the job has no node yet."""
     is_vacant: bool = False
-    """Whether the leader has gone, and said so."""
+    """Whether the leader has gone, as it or its guard has recorded."""
     is_dead: bool = False
     """Whether the guard of the leader's agent wrote this: that process is dead, and no worker of
     its node lives."""
@@ -257,7 +266,7 @@ class LeadRecord(Struct, frozen=True, array_like=True):
 def has_succeeded(job: JobState) -> list[bool]:
     """Return whether each node of the newest world has succeeded, by group rank.
 
-    Also of nodes that are gone since.
+    Nodes that are gone since are included.
     """
     return [_has_succeeded(job, entry) for entry in job.round.world]
 
@@ -420,7 +429,7 @@ def recorded(reason: EndReason) -> EndReason:
 
 
 def job_of(record: JobRecord, epoch: Epoch) -> JobState:
-    """Return the job of this record, for the coordinator of this epoch.
+    """Return the state of this record's job, for the coordinator of this epoch.
 
     No node has joined, and its world is unknown.
     """
@@ -477,7 +486,7 @@ Mark = tuple[object, ...]
 
 
 def mark_of(job: JobState) -> Mark:
-    """Return a value that is equal while nothing has changed that must be recorded. O(1)."""
+    """Return a value that is equal while nothing has changed that must be recorded."""
     state = job.round
     return (
         job.incarnation,

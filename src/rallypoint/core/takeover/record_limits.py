@@ -29,7 +29,8 @@ from rallypoint.core.watch.carried import PARTS_MAX
 
 ADVANCE_MAX = 2**20
 MAX_LIFE = int(limits.MAX_UNIX_TIME * 1000)
-"""The largest number of a life: such numbers begin with the milliseconds of the wall clock."""
+"""The largest number of a job's life: such numbers begin with the milliseconds of the wall
+clock."""
 MAX_ADDRESSES = 1000
 _ANY_64_BITS = (0, 2**64 - 1)
 _BITS_BYTES = (MAX_NODES + 7) // 8
@@ -99,9 +100,9 @@ _TABLE = limits.Table(
 
 
 def fault_in(record: LeadRecord) -> str:
-    """Return the field of this record that no leader writes, with its value and range.
+    """Return a text about the first value in this record that no leader writes.
 
-    Empty: none.
+    It names the field, the value and the range. Empty: there is no such value.
     """
     if fault := limits.fault_in(record, _TABLE, limits.MAX_SENTENCE):
         return f"record{fault}"
@@ -111,13 +112,16 @@ def fault_in(record: LeadRecord) -> str:
 
 
 def fault_of_job(job: JobRecord) -> str:
-    """Return the fault in a job's record that is in no register; empty: none."""
+    """Return a text about the first value in a job's record that no leader writes; empty: none.
+
+    For a record that was not read from a register.
+    """
     fault = limits.fault_in(job, _TABLE, limits.MAX_SENTENCE)
     return f"record.job{fault}" if fault else _world_fault(job)
 
 
 def _world_fault(job: JobRecord) -> str:
-    """Return the first value that does not match the size of the newest world."""
+    """Return a text about the first value that does not match the newest world; empty: none."""
     nodes = job.nodes
     if job.leader_rank >= nodes:
         return f"record.job.leader_rank = {job.leader_rank} (needs -1 to {nodes - 1})"
@@ -137,11 +141,11 @@ def _world_fault(job: JobRecord) -> str:
 Counts = Mapping[str, int]
 """The counts of one job that only grow, by the names of their fields."""
 _MOST = {"epoch.number": EPOCHS_MAX, "job.incarnation": MAX_LIFE}
-"""The largest values of these counts; other counts have `MAX_NUMBER`."""
+"""The largest values of these counts; that of any other count is `MAX_NUMBER`."""
 
 
 def counts_of(record: LeadRecord) -> Counts:
-    """Return the counts in a record."""
+    """Return the counts in a record that only grow."""
     job, found = record.job, {"epoch.number": record.epoch.number}
     if job is None:
         return found
@@ -160,7 +164,7 @@ def counts_of(record: LeadRecord) -> Counts:
 
 
 def counts_told(told: Position) -> Counts:
-    """Return the counts in a position."""
+    """Return the counts in a position that only grow."""
     return {
         "epoch.number": epoch_number(told.epoch),
         "job.incarnation": told.told_life,
@@ -171,7 +175,10 @@ def counts_told(told: Position) -> Counts:
 
 
 def advance_fault(counts: Counts, known: Counts) -> str:
-    """Return the first count that is too far beyond the largest known one; empty: none."""
+    """Return a text about the first count that is too far beyond its largest known value.
+
+    Empty: there is none. A count that is not known has to leave room for more.
+    """
     for name, count in counts.items():
         largest = _MOST.get(name, MAX_NUMBER)
         # Without any memory a process only sees whether there is room for more.

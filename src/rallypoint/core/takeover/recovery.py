@@ -39,16 +39,16 @@ class Returned(Struct, frozen=True):
     lease_ended: bool
     """Whether the node has stopped its workers because its lease was over."""
     doing: m.Doing
-    """The activity that the node claims."""
+    """The present activity of the node, by its own word: it waits, runs workers, stops them."""
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate with which the node joined that world."""
+        """The data with which the node joined that world, as a candidate for a place."""
         return self.place.joined.candidate
 
     @property
     def claims(self) -> list[object]:
-        """The unique properties of the node: its group rank, its id, and a fixed rank."""
+        """The properties that only one node may have: group rank, id, and a fixed rank, if any."""
         fixed = self.candidate.node_rank
         found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
         return found if fixed < 0 else [*found, (fixed,)]
@@ -69,9 +69,9 @@ class Predecessor(Struct, frozen=True):
     """The node's group rank in the newest world, as in the record before this leader's claim; -1:
     it took no part, or is not known."""
     is_dead: bool = False
-    """Whether the record shows that no worker of that node lives."""
+    """Whether the record, or a report of the death, shows that no worker of that node lives."""
     fenced_in_s: float = inf
-    """The seconds after which it has stopped its workers by itself."""
+    """The seconds after which the node has stopped its workers by itself; infinite: not known."""
     node_id: str = ""
 
     @property
@@ -84,7 +84,7 @@ UNKNOWN = Predecessor()
 
 
 class Recovery(Struct):
-    """The part of the newest world that is known so far."""
+    """A takeover under way: the job's record, and the known part of the newest world."""
 
     record: JobRecord
     awaited: int
@@ -98,33 +98,37 @@ class Recovery(Struct):
     epoch: int = 0
     """The epoch of this coordinator, as agents know it."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
-    """The reports by the incarnations of agents, in the order in which they came, each with its
-    time."""
+    """The kept reports of agents, in the order in which they came: the agent's incarnation, the
+    report, and its time."""
     wishes: list[PersonWants] = field(default_factory=list)
     """The requests of people, to be carried out when the world is known."""
     returned: dict[int, Returned] = field(default_factory=dict)
-    """The nodes that have come back, by group rank."""
+    """The nodes of the newest world that have come back, by group rank."""
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
     """The nodes that wait for a world because they were not told of the record's, which has not
     begun, each with its last place."""
     dead: dict[int, DeadPlace] = field(default_factory=dict)
-    """The dead places, by group rank."""
+    """The places in the newest world of nodes that are known to be dead, by group rank."""
     is_contested: bool = False
     """Whether two agents have claimed the same place, so that the world is uncertain."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
-    """The holder of each unique property."""
+    """The node that has each unique property (`Returned.claims`)."""
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
     _here: int = 0
     """One bit for each rank that has returned; `awaits` is computed at each heartbeat."""
     _is_longer: bool = False
-    """Whether no node has come for a moment: the record may be an old one, of a round that was
-    started since then."""
+    """Whether the wait was made longer, because no node came for a moment: the record may be an old
+    one, of a round that was started since then."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
-    """The group ranks of agents that have gone again."""
+    """The group ranks of agents that had come back and are gone again."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether no node is missing."""
+        """Whether no node has to be waited for.
+
+        A node that waits because it was not told of the world counts as one of it. The former
+        leader's node may be absent once it has stopped its workers by itself.
+        """
         return self.awaited - len(self.untold) <= self.predecessor.is_fenced
 
     @property
@@ -148,7 +152,7 @@ class Recovery(Struct):
 
     @property
     def lasts_s(self) -> float:
-        """The longest time that it may take, in seconds."""
+        """The longest time that the wait for the nodes may take, in seconds."""
         record = self.record
         is_short = not (record.is_started or self.put_back_s or self._is_longer)
         lease_s = with_margin(record.settings.lease_s)
@@ -179,7 +183,7 @@ class Recovery(Struct):
         return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """Return the timers of the job meanwhile, in seconds; each is answered by `is_over`."""
+        """Return the job's timers during the takeover, in seconds; `hears` gets their ends."""
         left_s = self.lasts_s - (NOT_STARTED_S if self._is_longer else 0.0)
         wait = Timer(TimerKind.RECOVERY, int(self._is_longer))
         wanted = {wait: 0.0 if self.is_complete else left_s}
@@ -189,7 +193,7 @@ class Recovery(Struct):
         return wanted
 
     def hears(self, event: JobEvent) -> bool:
-        """Note an event of the job. Returns whether no node is waited for any longer."""
+        """Note an event of the job. Returns whether the wait for nodes has ended by it."""
         if isinstance(event, PersonWants):
             self.wishes.append(event)
         if isinstance(event, TimerEnded):
@@ -201,7 +205,7 @@ class Recovery(Struct):
         return isinstance(event, PlacesDead | SessionLost) and self.is_complete
 
     def _is_over(self, timer: Timer) -> bool:
-        """Return whether this wait has ended."""
+        """Return whether the end of this timer ends the wait for nodes."""
         if timer.kind is TimerKind.FENCE:
             self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
         is_short = timer == Timer(TimerKind.RECOVERY) and self.lasts_s == NOT_STARTED_S
@@ -211,10 +215,10 @@ class Recovery(Struct):
         return timer.kind is TimerKind.RECOVERY or self.is_complete
 
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
-        """Return whether an agent attaches.
+        """Return whether an attaching agent's session goes on, and note its node as returned.
 
-        Whether its session goes on: it took part in the newest world. Any other agent, which has
-        nothing to lose, begins anew.
+        It goes on if the node took part in the newest world. Any other agent, which has nothing to
+        lose, begins anew.
         """
         self._told_dead(hello.dead)
         record, place = self.record, hello.place
@@ -253,7 +257,7 @@ class Recovery(Struct):
         return is_of_life(self.record, told)
 
     def forget(self, incarnation: str) -> None:
-        """Forget an agent that begins anew: it reports its present state again."""
+        """Drop the kept reports of an agent that begins anew; it reports its state again."""
         self.reports = [each for each in self.reports if each[0] != incarnation]
 
     def _told_dead(self, places: Iterable[DeadPlace]) -> None:
@@ -296,12 +300,15 @@ class Recovery(Struct):
 
 
 def may_run(record: JobRecord, rank: int) -> bool:
-    """Return whether workers of this group rank may live."""
+    """Return whether workers of the node of this group rank may live.
+
+    They do not if it has succeeded, has left or is dead.
+    """
     return not is_set(record.succeeded, rank) and not is_set(record.stopped, rank)
 
 
 def missing_ranks(found: Recovery) -> list[int]:
-    """Return the group ranks of nodes that are absent and have not succeeded."""
+    """Return the group ranks of the newest world's nodes that are absent and have not succeeded."""
     record = found.record
     gone = (rank for rank in range(record.nodes) if rank not in found.returned)
     return [rank for rank in gone if not is_set(record.succeeded, rank)]

@@ -19,9 +19,10 @@ from rallypoint.core.takeover.recovery import Recovery
 def agent(
     job: JobState, recovery: Recovery | None, connection: int, incarnation: str
 ) -> Speaker | None:
-    """Return the agent of this incarnation, whose session uses this connection.
+    """Return this agent as the sender of promises on this connection of its session.
 
-    None: the agent has none of the first places. `recovery` is that of `Handover`.
+    None: it has none of the first places of the newest world, so its promises do not count.
+    `recovery` is that of `Handover`.
     """
     if recovery is not None:
         stamp, first = _newest_recorded(recovery), _returned(recovery)
@@ -35,7 +36,7 @@ def agent(
 
 
 def candidate(connection: int, number: int) -> Speaker:
-    """Return the candidate that named this number first on this connection."""
+    """Return a candidate as the sender of promises: this number came first on this connection."""
     return Speaker(connection, (NO_ROUND, 0, number))
 
 

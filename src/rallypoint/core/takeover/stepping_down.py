@@ -41,7 +41,7 @@ from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, has_succeeded
 
 CHECK_S = 0.5
-"""The interval in seconds at which a leader checks the rules."""
+"""The interval in seconds at which a leader checks whether to step down."""
 SILENT_SHARE = 1 / 3
 """The share of the lease after which a node counts as silent."""
 SILENT_BEATS = 3
@@ -49,10 +49,11 @@ SILENT_BEATS = 3
 IN_A_ROW_MAX = 2
 """The most leaders in a row that step down before one of them knows the world."""
 GAP_S = 4 * CHECK_S
-"""The time in seconds without a check that shows that the process did not run, and heard no
-node."""
+"""The seconds between two checks whether to step down which show that the leader's process was
+stopped meanwhile, and heard no node."""
 LOOK_S = 3.0
-"""The time in seconds in which nodes without a leader notice that there is none."""
+"""The time in seconds in which nodes without a leader notice that there is none; a leader without
+other nodes lets them claim first for so long."""
 SILENT_MIN_S = 3.0
 """The least silence in seconds that counts; longer than a short pause of the leader."""
 
@@ -62,7 +63,7 @@ with 0, whether it has no connection now."""
 
 
 class Silence(Struct, frozen=True):
-    """The number of nodes of the newest world that the leader does not hear."""
+    """The number of nodes of the newest world, and how many of them the leader does not hear."""
 
     silent: int = 0
     nodes: int = 0
@@ -71,28 +72,32 @@ class Silence(Struct, frozen=True):
 
     @property
     def is_too_much(self) -> bool:
-        """Whether another leader would probably hear more nodes."""
+        """Whether the leader does not hear most of the nodes: another one probably hears more."""
         return 2 * self.silent > self.nodes
 
 
 class Deference:
-    """The deference of a node that has let others lead; it outlives the node's term as leader."""
+    """The time for which a node that has stepped down lets others claim first.
+
+    It outlives the node's term as leader.
+    """
 
     def __init__(self) -> None:
         self.until = -inf
-        """The time until which others may claim first."""
+        """The time until which this node, which has stepped down, lets others claim the job
+        first."""
         self._stamp: Stamp | None = None
 
     def has_been(self, job: JobRecord) -> bool:
-        """Return whether the node has deferred in the newest round."""
+        """Return whether the node has stepped down in the newest round of this record."""
         return self._stamp == _newest(job)
 
     def begin(self, job: JobRecord, until: float) -> None:
-        """Let others claim first until this time."""
+        """Let others claim first until this time, and note in which round that was decided."""
         self._stamp, self.until = _newest(job), until
 
     def forget(self) -> None:
-        """End the deference: the node leads again, and hears the nodes of the active world."""
+        """Allow the node to step down again in this round: it leads, and hears the active world."""
         self._stamp = None
 
 
@@ -102,14 +107,16 @@ class SteppingDown:
     def __init__(self, deference: Deference) -> None:
         self._deference = deference
         self._hears_since: float | None = None
-        """Since when it has led without a pause; None: it was never checked."""
+        """The time since when a silence of nodes counts: half a lease after the first check, or the
+        end of the last pause. None: it was never checked."""
         self._asked_at, self._sure_at = 0.0, -inf
         self._alone_since: float | None = None
 
     def why(self, lead: Lead, silence: Callable[[float], Silence], now: float) -> str:
-        """Half a line; empty: it leads on.
+        """Return why this leader steps down, as a part of a sentence; empty: it leads on.
 
-        To be asked every `CHECK_S`. `silence`: of nodes that are silent for so many seconds.
+        To be asked every `CHECK_S`. `silence` returns how many nodes are silent for so many
+        seconds. If it steps down because of other nodes, the deference begins.
         """
         job = lead.record.job
         if job is None:
@@ -152,7 +159,10 @@ class SteppingDown:
 def silence_of(
     job: JobState, recovery: Recovery | None, is_silent: IsSilent, seconds: float
 ) -> Silence:
-    """Return the silent nodes of the newest world, if it is or may be active."""
+    """Return how many nodes of the newest world are silent, if it is or may be active.
+
+    If it is not active, returns whether no other node has joined.
+    """
     if recovery is not None:
         here = {node.ref.incarnation for node in recovery.returned.values()}
         silent = sum(is_silent(each, seconds) for each in here)

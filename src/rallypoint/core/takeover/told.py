@@ -23,18 +23,20 @@ DIGEST_BYTES = 16
 _PERSON = b"rp-told"
 
 PositionOrder = tuple[int, int, int]
-"""The number of the epoch, the incarnation, and the beat: a later record of a job has a larger one,
-whatever versions its register counts. The epoch is first: who continues what was put aside claims
-above all epochs, and a life that has begun without knowing of it has a larger number."""
+"""The place of a record in time: the number of the epoch, the incarnation, and the beat. A later
+record of a job has a larger one, whatever versions its register counts. The epoch is first: who
+continues what was put aside claims above all epochs, and a life that has begun without knowing of
+it has a larger number."""
 NEVER: PositionOrder = (0, 0, -1)
-"""The order of a missing record."""
+"""The order where there is no record."""
 
 
 class Position(Struct, frozen=True, array_like=True):
-    """The position of one confirmed record, and the parts of it that must not be forgotten."""
+    """The place of one confirmed record in time, and the parts of it that must not be forgotten."""
 
     epoch: int
-    """The epoch of the leader, as in `Attached`."""
+    """The epoch of the leader that wrote the record, as one number, as in the message
+    `Attached`."""
     beat: int
     told_life: int
     """The incarnation of the job; 0: it had none yet."""
@@ -43,15 +45,16 @@ class Position(Struct, frozen=True, array_like=True):
     nodes: int = 0
     """The number of nodes in that round's world."""
     judged_round: int = 0
-    """The newest round that was judged, as in `JobRecord`."""
+    """The forming round for which the end of the round before it has been judged, as in
+    `JobRecord`."""
     is_active: bool = False
-    """Whether the newest round had not ended."""
+    """Whether the newest round had not ended when the record was written."""
     is_started: bool = False
     """Whether workers of that round may run."""
     restarts: int = 0
     """The number of charged restarts of the job."""
     counted: int = 0
-    """The number of these restarts that still count."""
+    """The number of charged restarts that still count against the budget."""
     digest: bytes = b""
     origin: int = 0
     """The first number of this life of the job; 0: the same as `told_life`. The digest does not
@@ -64,7 +67,7 @@ class Position(Struct, frozen=True, array_like=True):
 
     @property
     def order(self) -> PositionOrder:
-        """The order of the record."""
+        """The place of the record in time: positions of one job are compared by it."""
         return epoch_number(self.epoch), self.told_life, self.beat
 
 
@@ -72,7 +75,7 @@ class Seal:
     """The key that makes and checks the digests of one job's positions."""
 
     def __init__(self, run_id: str = "", secret: bytes | None = None) -> None:
-        """`secret`: the job's token; None: the job has none."""
+        """`run_id`: the job's. `secret`: its token; None: the job has none."""
         self.run_id = run_id
         self._run_id = run_id.encode()
         self._key = blake2s(secret).digest() if secret else b""
@@ -82,7 +85,7 @@ class Seal:
         return replace(told, digest=self._digest(told))
 
     def is_genuine(self, told: Position) -> bool:
-        """Return whether the digest is that of this position, of this job."""
+        """Return whether this position's digest was made of it with this job's run id and token."""
         return compare_digest(told.digest, self._digest(told))
 
     def _digest(self, told: Position) -> bytes:
