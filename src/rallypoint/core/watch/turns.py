@@ -34,11 +34,11 @@ class RoundEnded(Struct, frozen=True):
     round: int
     reason: EndReason
     is_hang: bool
-    """Whether a worker made no progress."""
+    """Whether it ended because a worker made no progress."""
 
 
 class RoundJudged(Struct, frozen=True):
-    """The job knows the reason for the end of this round."""
+    """The job now knows the final reason for the end of this round."""
 
     round: int
     reason: EndReason
