@@ -202,7 +202,7 @@ def _number(key: str, text: str, most: int) -> int | None:
 def _whole(hosts: Iterable[Host]) -> tuple[Host, ...]:
     """Return each host once, with the slots of all of its entries, and with a unique name.
 
-    Raises ValueError for more slots than its limit, and if there is no host.
+    Raises ValueError if a host has more slots than its limit, and if there is no host.
     """
     found: dict[tuple[str, str, int | None], Host] = {}
     for each in hosts:

@@ -44,9 +44,9 @@ class RallypointCluster(ClusterEnv):
     ) -> str:
         """Return the HOST:PORT of JAX's coordinator, the same on all ranks.
 
-        Rank 0 chooses the port, and tells it through the round's store. The n-th call of one rank
-        is the n-th of the others. Blocks until rank 0 has called, for `timeout_secs` at most.
-        Raises StoreTimeoutError or StoreConnectionError.
+        Rank 0 chooses the port, unless it is given, and tells the others through the round's store.
+        The n-th call of one rank is the n-th of the others. Blocks until rank 0 has called, for
+        `timeout_secs` at most. Raises StoreTimeoutError or StoreConnectionError.
         """
         place, shared = context(), store()
         key = f"jax/coordinator/{next(_turns)}"

@@ -45,7 +45,7 @@ def node_names(text: str) -> tuple[str, ...]:
 def node_count(text: str) -> int:
     """Return how many names a list of nodes has, counted without building them.
 
-    Raises ValueError with the fault in the text; a long list is none.
+    Raises ValueError with the fault in the text, but not for too many names.
     """
     return _size(_entries(text))
 

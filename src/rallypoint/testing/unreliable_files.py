@@ -241,7 +241,7 @@ class UnreliableFiles:
         return self._ask("read", path, bind)
 
     def link(self, source: str, target: str) -> None:
-        """Link a file.
+        """Make a second name for a file.
 
         A request that is late still knows its file and its directory.
         """

@@ -39,7 +39,7 @@ NEAR_S = 5.0
 SPAN_S = 2.0
 """The least time span in seconds of a folded line that shows the time of its last event, too."""
 MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
-"""The times that `since` parses, in words."""
+"""A description of the times that `since` parses, for an error's text."""
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
@@ -102,7 +102,7 @@ class Events(Question):
         super().__init__(scanned, words)
         last, age = scanned.get("--last"), scanned.get("--since")
         self._most: int | None = LINES_MAX
-        """The most lines of earlier events; None: all."""
+        """The most lines of events from before the command began; None: all."""
         if last is not None:
             self._most = values.integer_within(last, 1, MAX_GIVEN)
         if scanned.on("--all"):
@@ -120,14 +120,14 @@ class Events(Question):
         """The number of the life of the job to which `_last` belongs; 0: not known yet."""
 
     def show_file(self) -> int:
-        """Show the events of a file of `--history`, or of a kept job."""
+        """Show the events of a file of `--history`, or of a kept job. Returns the exit code."""
         file = self.words.file
         is_dir = is_kept(Given(file, ""))
         self._show_recorded(events_of(read_kept(file)) if is_dir else read_history(file), file)
         return 0
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Show the events of a kept job."""
+        """Show the events of a kept job, after the line `head`. Returns the exit code."""
         say(head)
         self._show_recorded(events_of(kept), kept.path)
         return 0
@@ -211,7 +211,7 @@ class Events(Question):
         ]
 
     def _show(self, known: list[HistoryEntry]) -> bool:
-        """Print those of the events that are wanted, the newest `_most` lines.
+        """Print the last lines of those of the events that are wanted, `_most` at most.
 
         False: the reader is gone.
         """
@@ -299,7 +299,7 @@ def event_line(
 def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
     """Return the last `most` lines (None: all).
 
-    `tell`: if some are left out, the first of these lines says how many.
+    `tell`: if some are left out and `most` is at least 2, the first of these lines says how many.
     """
     if most is None or len(lines) <= most:
         return lines

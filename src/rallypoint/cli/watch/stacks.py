@@ -54,11 +54,12 @@ directory; the default is your job on this machine.
 
 
 _LEAST = 2
-"""The least number of lines of a group, its heading included."""
+"""The least number of lines for a group of equal stacks, its heading included."""
 _MARGIN = 4
 _FUNCTION_MAX = 30
 _PLACE_LEAST = 24
-"""The least length of a place's end that is shown, however long the function's name is."""
+"""The least length of the end of a call's FILE:LINE that is shown, however long the function's name
+is."""
 _PROCESS = re.compile(r"process \d+ \((.*?)\) ")
 """The pattern of a process in the agent's text (`process/stacks.py`). In the text of several
 workers only its program is left, without the pid."""

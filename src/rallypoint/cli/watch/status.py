@@ -196,7 +196,10 @@ class Status(Question):
         return partial(status_lines, view, where=self.jobs[0].words, clock=clock)
 
     async def _show_tables(self, look: Callable[[], Coroutine[Any, Any, list[JobLine]]]) -> int:
-        """Show the table of jobs once, or with `--watch` each second until all jobs have ended."""
+        """Show the table of jobs once, or with `--watch` each second until all jobs have ended.
+
+        Returns the exit code. `look` asks for the jobs.
+        """
         jobs = await look()
         while self._show_table(jobs) and self._watches and not all(map(has_ended, jobs)):
             await asyncio.sleep(WATCH_S)
@@ -223,7 +226,7 @@ class Status(Question):
         return print_lines(lines(width, self._most), colour=self._colour)
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Show the status of a kept job."""
+        """Show the status of a kept job, after the line `head`. Returns the exit code."""
         if self.as_json:
             print_text(JsonLine(json_text(kept.view or kept.notes)))
             return 0
@@ -231,7 +234,10 @@ class Status(Question):
         return 0
 
     def show_file(self) -> int:
-        """Show the status in a file of `--history`, or of the jobs in a directory."""
+        """Show the status in a file of `--history`, or of the jobs in a directory.
+
+        Returns the exit code. Raises UsageError.
+        """
         file = self.words.file
         if not is_kept(word(file)):
             return self._show_recorded(file)

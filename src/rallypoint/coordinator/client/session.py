@@ -65,7 +65,7 @@ class AgentSession(Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """The exception that ended this node's part.
+        """The exception that ended this node's part in the job.
 
         None: a verdict ended it, or nothing has yet.
         """
@@ -102,13 +102,14 @@ class Hooks(Struct, frozen=True):
     """Called each time the lease of this node is renewed, with its new end in seconds on the
     session's clock."""
     on_attach: Callable[[ClientConnection, int], bytes] = lambda connection, generation: b""
-    """Called before each attach with the connection and its number in the session; returns the
-    agent's commitment (`wire/death_notice.py`)."""
+    """Called before each attach with the connection and its number in the session. Returns the
+    agent's commitment, by which its guard may report its death later (`wire/death_notice.py`)."""
     on_place: Callable[[], None] = lambda: None
     """Called when this node was attached, and when it got a place in a world, before the handler is
     told."""
     is_short_of_memory: Callable[[], bool] = lambda: False
-    """Called before each heartbeat; returns whether memory is short."""
+    """Called before each heartbeat; returns whether this node is short of memory, which the
+    heartbeat then says."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
     """Called before each heartbeat with the number of the connection; returns the workers'
     progress, or None if nothing is new on it."""

@@ -13,9 +13,9 @@ from rallypoint.core.watch.job_view import JobView, NodeView
 from rallypoint.core.watch.names import fold_names
 
 QUIET_S = 10.0
-"""The time without progress in seconds before which no worker is named."""
+"""The seconds without progress before which no worker is named as being behind."""
 SILENT_S = 5.0
-"""The silence in seconds after which a node is named."""
+"""The seconds without a sign of life after which a node is named as silent."""
 NO_STEPS_S = 60.0
 """The runtime in seconds after which workers should have reported a step."""
 NO_SPACE = "No space left on device"
@@ -24,7 +24,7 @@ _UNREACHED = (
     "that they do not share (--local-addr)"
 )
 _NAMED = 4
-"""The most nodes that a command names."""
+"""The most nodes that an advised command names."""
 _ALLOWED = 3
 """The value of `--max-no-progress` that the advice suggests."""
 

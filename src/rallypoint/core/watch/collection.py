@@ -70,8 +70,8 @@ class Collection(Struct, eq=False):
     parts: dict[int, Part] = field(default_factory=dict)
     """The parts of nodes that may still send something, by their connections."""
     asked: dict[str, int] = field(default_factory=dict)
-    """The nodes that were asked, each with the round of the question; -1: its connection broke, so
-    it is to be asked again."""
+    """The nodes that were asked, each with the round of the question; -1: its connection broke.
+    With `follow` such a node is asked again."""
     newest_round: int = 0
     """The newest round in which the nodes were looked up."""
     is_looking: bool = False
@@ -112,7 +112,7 @@ class NodeSeen(Struct, frozen=True):
 
     node: NodeWorkers
     connection: int | None
-    """The connection of the node; None: it is not connected."""
+    """The number of the node's connection; None: it is not connected."""
     version: int = SINCE
     """The version of the session protocol on that connection."""
 
@@ -341,7 +341,10 @@ def _said(state: Collection, event: Piece, at: float) -> list[CollectionEffect]:
 
 
 def _told(part: Part, piece: Collected, node: NodeWorkers | None) -> list[RankTold]:
-    """Return the answers in the piece, by global rank; those of unknown rounds are left out."""
+    """Return the answers in the piece, by global rank.
+
+    Those of unknown rounds or workers are left out.
+    """
     if node is not None and node.round == piece.round and piece.round not in part.bases:
         # The round before may still be told of.
         part.bases = dict(list(part.bases.items())[-1:])

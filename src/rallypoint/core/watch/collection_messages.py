@@ -23,7 +23,7 @@ PIECE_CHARACTERS = 24_000
 PIECE_TEXTS = 64
 """The most texts that a node puts into one piece."""
 PIECES_IN_FLIGHT = 16
-"""The most pieces under way between the nodes and a person."""
+"""The most pieces of one answer that are under way between the nodes and a person."""
 ALL_LINES = 1_000_000
 """The number of lines in a question that stands for all; a node keeps fewer."""
 ANSWER_S = 5.0

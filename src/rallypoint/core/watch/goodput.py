@@ -35,7 +35,8 @@ STALLED_S, STALLED_STEPS = 60.0, 10
 """The limits, in seconds and in usual durations of a step, of the time between the last step and a
 round's end. If it exceeds both, it counts as a hang, not as work."""
 UNTOLD_S = 15.0
-"""The seconds after which a round without any report counts as one whose agents send none."""
+"""The seconds after which a round without any report counts as one whose agents send none: the use
+of its time is not known."""
 SEGMENTS_MAX = 64
 _AT_WORK = (Spending.STEPS, Spending.UNKNOWN)
 _IN_A_ROUND = (Spending.SPAWN, Spending.STARTUP, Spending.REDONE)
@@ -58,7 +59,7 @@ class RoundSteps(Struct):
     is_told: bool = False
     """Whether some node has reported about its workers."""
     spawned_at: float | None = None
-    """When the last of the reporting workers was started."""
+    """The latest start of workers on the nodes that have reported it; None: none has."""
     furthest_before: int = -1
     """The largest step of the rounds before; -1: none is known."""
     resumed: int = -1
@@ -107,7 +108,7 @@ class Goodput(Struct):
     """Why the time since the last step was lost: `start`, `hang`, or the kind of end of the round
     before."""
     segments: list[Segment] = field(default_factory=list)
-    """The segments of the newest round, and of the way to it."""
+    """The stretches of time of the newest round, and of the wait before it, each of one kind."""
     folded: Sums = field(default_factory=dict)
     """Seconds of the rounds before, by kind and cause."""
     steps: RoundSteps = field(default_factory=RoundSteps)
@@ -212,7 +213,7 @@ def taken_over(account: Goodput, reason: EndReason) -> None:
 
 
 def judged(account: Goodput, kind: EndKind) -> None:
-    """Correct the reason of the last ended round, after it was judged.
+    """Correct why the last round ended, once the coordinator has decided that finally.
 
     A hang stays one. Called before the next round is `formed`.
     """

@@ -84,7 +84,7 @@ class _Seen(Struct):
     has_told_end: bool = False
     """Whether the former coordinator's sums say already how the last round ended."""
     closed: int = -1
-    """The last round whose record is complete, and was put among the news."""
+    """The last round whose record is complete, and was put among the news; -1: none."""
     is_over: bool = False
     cant_log: set[str] = field(default_factory=set)
     """The nodes of the newest round that have reported unwritable log files."""

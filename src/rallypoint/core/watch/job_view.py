@@ -38,7 +38,7 @@ class Heard(Struct, frozen=True):
     """The signs of life of a node's agent, as the coordinator's process knows them."""
 
     host: str = ""
-    """The address from which it is connected."""
+    """The address from which it is connected; empty: not known."""
     silent_s: float = 0.0
     """The seconds since its last sign of life."""
     is_connected: bool = True

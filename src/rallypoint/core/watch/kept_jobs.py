@@ -63,7 +63,8 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     pid: int
     """The pid of the agent."""
     process: str = ""
-    """The name of the agent's process (`machine_name.process_name`)."""
+    """The identity of the agent's process, which no later process with its pid has
+    (`machine_name.process_name`)."""
     incarnation: int
     endpoints: tuple[str, ...]
     """The endpoint of the job in the options, and the address that the agent has dialled."""
@@ -81,9 +82,9 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     first_rank: Annotated[int, Meta(ge=-1, le=MAX_WORLD)]
     workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS_PER_NODE)]
     ended: UnixTime = 0.0
-    """The time of its end in Unix seconds; 0: nothing is known of its end."""
+    """The Unix time at which this node's part ended; 0: nothing is known of its end."""
     left: bool = False
-    """True: the job may continue, because this node left it or lost its coordinator."""
+    """Whether the job may continue, because this node left it or lost its coordinator."""
     outcome: str = ""
     text: str = ""
     exit_code: int | None = None
@@ -102,7 +103,10 @@ class KeptDir(Struct, frozen=True):
 
 
 def directory_name(run_id: str, incarnation: int) -> str:
-    """Return the name of a job's directory, the same on all nodes of this life of the job."""
+    """Return the name of the directory for a job's kept files.
+
+    It is the same on all nodes of this life of the job.
+    """
     short = _short_id(f"{incarnation}\0{run_id}")
     try:
         began = datetime.fromtimestamp(incarnation / 1000, UTC)
@@ -121,7 +125,10 @@ def node_file(node: str) -> str:
 
 
 def _plain_name(text: str, also: str = "") -> str:
-    """Return the text with an underscore for each character unfit for a name of a file."""
+    """Return the text with an underscore for each character unfit for a name of a file.
+
+    The characters of `also` are kept.
+    """
     return "".join(each if each in _PLAIN or each in also else "_" for each in text) or "_"
 
 

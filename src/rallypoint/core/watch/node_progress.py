@@ -27,8 +27,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     """The time from asking for the round to the order to start its workers."""
     spawn_s: float | None = None
     first_output_s: float | None = None
-    """The time from then until the first output of any worker; `first_progress_s` likewise, until
-    the first progress."""
+    """The time from the workers' start until the first output of any of them; `first_progress_s`:
+    until the first progress."""
     first_progress_s: float | None = None
     furthest: int = -1
     """The largest step that a worker of this node has reported; -1: none."""
@@ -55,8 +55,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     """The script's name for a long phase, such as an evaluation, that one of its workers is in;
     empty: none."""
     phase_left_s: float | None = None
-    """The seconds that this phase may still last before it counts as a hang, so that other nodes
-    may wait; None: none."""
+    """The seconds that the phase `in_phase` may still last before it counts as a hang, in which
+    other workers may wait for it; None: none are left, or no worker is in a phase."""
 
     def later(self, seconds: float) -> NodeProgress:
         """Return the progress with its ages as they are `seconds` after the report."""
@@ -80,7 +80,7 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     def news(self) -> tuple[object, ...]:
         """The values of a report that show whether it has news.
 
-        A report that is equal in these to the last one is not sent.
+        A report that is equal in these to the last one on the connection is not sent.
         """
         ages = self.running_s is None, self.first_output_s, self.first_progress_s
         steps = self.furthest, self.step, self.rank, self.loss, self.saved

@@ -18,12 +18,12 @@ PIECE_BYTES = 48 * 1024
 
 
 ALL_JOBS = "\0jobs"
-"""The name for which the token is proved in a question about all jobs of a coordinator. No job can
-have it, so a job's token does not suffice."""
+"""The name that stands for a run id when a command proves its token to ask about all jobs of a
+coordinator. No job can have it, so a job's token does not suffice."""
 
 
 DRAINED = "it was drained (rallypoint drain)"
-"""The reason for the leave of a node that a person drains."""
+"""The reason that is shown for the leave of a node that a person drains."""
 
 
 class Subject(Enum):
@@ -46,7 +46,8 @@ class Subject(Enum):
     NODES = "nodes"
     """The machines that are held back, and why; answered by `HeldBack`s."""
     EXCLUDE = "exclude"
-    """A request: the machines of `nodes` take part in no round any more."""
+    """A request: the machines of `nodes` take part in no round any more, until a person allows
+    it."""
     ALLOW = "allow"
     """A request: the machines of `nodes`, which were held back or excluded, are trusted again."""
     DRAIN = "drain"

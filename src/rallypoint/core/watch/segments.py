@@ -26,7 +26,7 @@ class Spending(Enum):
 
 
 Sums = dict[tuple[Spending, str], float]
-"""The seconds by kind and cause."""
+"""The seconds of a job's time, by kind and cause."""
 
 
 class Segment(Struct):

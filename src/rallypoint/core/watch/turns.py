@@ -16,7 +16,8 @@ from msgspec import Struct
 from rallypoint.core.model import Cause, EndReason
 
 TURNS_MAX = 64
-"""The most changes that a job keeps for a history that does not take them."""
+"""The most changes that a job keeps until its history takes them; of more, the oldest are
+dropped."""
 
 
 class RoundFormed(Struct, frozen=True):

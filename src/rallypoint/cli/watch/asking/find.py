@@ -88,7 +88,8 @@ class JobAt(Struct, frozen=True):
     pid: int = 0
     """The pid of the agent by which it was found on this machine; 0: it was found otherwise."""
     word: str = ""
-    """The endpoint's text if it has no port, so that it may be a name; empty: it has one."""
+    """The endpoint's text if it has no port, so that it may be a name; empty: it has one, or there
+    is none."""
 
     @property
     def name(self) -> str:

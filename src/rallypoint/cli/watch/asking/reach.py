@@ -35,7 +35,7 @@ from rallypoint.wire.handshake import TokenNotWanted
 
 _T = TypeVar("_T")
 QUESTIONS_SINCE, REPEATS_SINCE = 3, 4
-"""The first versions of the session protocol that have questions, and requests that can be
+"""The first versions of the session protocol that have people's questions, and requests that can be
 repeated. Since the latter a drain is a question, too."""
 TAKEOVER_S = 60.0
 """How long to look for a coordinator that does not answer, in seconds: another node may take
@@ -118,10 +118,10 @@ class Asking:
             self._connection.send(question)
 
     async def next_value(self) -> tuple[bytes, bool]:
-        """Return the next value of an answer as JSON, and whether it is the last one.
+        """Wait for the next value of an answer; return it as JSON, and whether it is the last one.
 
-        May be cancelled, and called again. Raises UsageError for a refusal, and
-        CoordinatorLostError.
+        May be cancelled, and called again. Raises UsageError for a refusal (NotHostedError if
+        another coordinator may know the job), and CoordinatorLostError.
         """
         while True:
             said = await self._answers.get()
