@@ -42,7 +42,7 @@ _tokens: list[str] = []
 
 
 def make_creator() -> Callable[[Any], RendezvousHandler]:
-    """Return `create_handler`, which converts torch's parameters to torch's kind of handler."""
+    """Return `create_handler`, which makes a handler of torch's kind from torch's parameters."""
     return create_handler
 
 

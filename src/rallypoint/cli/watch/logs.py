@@ -69,7 +69,7 @@ record of a job that has ended.
 
 
 class LogLine(Struct, frozen=True):
-    """One line of `--json`."""
+    """One line of `rallypoint logs --json`."""
 
     rank: int
     node: str

@@ -66,7 +66,7 @@ workers only its program is left, without the pid."""
 
 
 class RankStacks(Struct, frozen=True):
-    """One line of `--json`."""
+    """One line of `rallypoint stacks --json`."""
 
     rank: int
     node: str

@@ -34,7 +34,7 @@ _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not 
 _LABEL = 12
 _QUOTED = "| "
 _FAULTS = frozenset({"failure", "loss", "infrastructure", "hang"})
-"""The ends of rounds that are faults."""
+"""The kinds of end of a round that count as faults."""
 _UNASKED = frozenset({"no answer", "no access"})
 _STANDS = frozenset({"no progress", "hang suspected"})
 _TINTS = {

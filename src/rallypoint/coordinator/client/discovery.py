@@ -309,7 +309,11 @@ class _Discovery:
 
 
 def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
-    """Return whether a job of one node, which others can't find, needs no token of the user's."""
+    """Return whether a job makes a token for itself alone, which no file keeps.
+
+    It does if it has one node that others can't find, and the user has given neither a token nor
+    `--insecure`.
+    """
     is_given = access.token_file is not None or access.token_text is not None
     is_alone = config.max_nodes == 1 and config.endpoint.port == 0 and config.register is None
     return is_alone and not is_given and not access.insecure

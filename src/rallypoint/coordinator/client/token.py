@@ -267,7 +267,7 @@ def _ways_out() -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a path for a line of text: a name may hold anything, also line breaks."""
+    """Return a path as one line of printable text: a name may hold anything, also line breaks."""
     return path if path.isprintable() else ascii(path)
 
 

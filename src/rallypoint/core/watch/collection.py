@@ -99,7 +99,7 @@ class NodeWorkers(Struct, frozen=True):
     node_id: str
     round: int
     first: int
-    """The rank of the node's first worker."""
+    """The global rank of the node's first worker."""
     workers: int
 
 

@@ -61,7 +61,7 @@ class WorkerAnswer(Struct, frozen=True, array_like=True):
     detail: str = ""
     """The worker's stacks, or complete lines of its output."""
     stream: int = 0
-    """The stream of the lines: 1 stdout, 2 stderr."""
+    """The stream of the lines: 1 stdout, 2 stderr; 0: the answer is no output."""
     wall_time: float = 0.0
     """The time at which the lines arrived, in Unix seconds."""
     left_out: int = 0

@@ -30,7 +30,7 @@ from rallypoint.core.watch.history import SCHEMA, HistoryEntry, UnixTime
 from rallypoint.core.watch.job_view import JobView
 
 NODES_WRITTEN = 16
-"""The most nodes in a written status; the rest is only counted."""
+"""The most nodes in a status of a history file; the rest is only counted."""
 
 
 class Begin(Struct, frozen=True):

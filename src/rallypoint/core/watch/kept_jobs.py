@@ -141,7 +141,7 @@ def _short_id(text: str) -> str:
 
 
 def is_kept_name(name: str) -> bool:
-    """Return whether a directory of this name may be that of a job."""
+    """Return whether a directory of this name may be one with a job's kept files."""
     run_id, *numbers = name.rsplit("-", 3)
     *moment, short_id = numbers or [""]
     return (

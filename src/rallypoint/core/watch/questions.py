@@ -32,7 +32,8 @@ class Subject(Enum):
     STATUS = "status"
     """The job's status, answered by a `JobView`; with `follow` once more when the job has ended."""
     JOBS = "jobs"
-    """The list of all jobs that the coordinator hosts, answered by `JobLine`s."""
+    """The list of jobs, answered by `JobLine`s: all that the coordinator hosts if it is asked as
+    `ALL_JOBS`, else the one that was named."""
     EVENTS = "events"
     """The events after the number `after`, and with `follow` the later ones; answered by
     `HistoryEntry`s."""
@@ -149,7 +150,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
 
     @property
     def wants_all(self) -> bool:
-        """Whether the question is about all jobs of the coordinator."""
+        """Whether the question is about a list of jobs, which may be all of the coordinator."""
         return self.subject is Subject.JOBS
 
 

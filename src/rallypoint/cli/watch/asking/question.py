@@ -74,7 +74,8 @@ class Question:
         self.was_confirmed = False
         """Whether the user has confirmed the command."""
         self.jobs: list[JobAt] = []
-        """The named job, once it was looked for; of several, those on this machine."""
+        """The jobs that the command is about, once they were looked for: the named one, or those on
+        this machine."""
         self.tokens: list[JobToken | None] = []
 
     @classmethod
@@ -132,7 +133,10 @@ class Question:
         raise end
 
     def look_for_it(self) -> None:
-        """Find the job and the token, once, and hide the token from other processes."""
+        """Find the job and the token, once, and hide the token from other processes.
+
+        Raises as `find` and `token_of`.
+        """
         if not self.jobs:
             self.jobs = with_hint(self.command, self.find)
             self.tokens = [token_of(job) for job in self.jobs]

@@ -80,7 +80,7 @@ class Asking:
         self._pieces: list[bytes] = []
         """The first pieces of an incomplete value."""
         self.is_heard = False
-        """Whether a value has been received."""
+        """Whether a value of an answer has been received on this connection."""
         connection.lost.add_done_callback(lambda lost: self._answers.put_nowait(lost.result()))
         connection.listen(self._answers.put_nowait)
 
@@ -102,9 +102,9 @@ class Asking:
         self._connection.close()
 
     def send(self, question: Ask) -> None:
-        """Ask, and read the answers by `next_value`.
+        """Send a question; its answers are read by `next_value`.
 
-        Raises UsageError for a coordinator that does not know such questions.
+        Raises UsageError if the coordinator's version does not know such questions.
         """
         question = replace(question, release=__version__)
         if question.subject is Subject.DRAIN and self.version < REPEATS_SINCE:
@@ -282,9 +282,9 @@ async def _jobs_at(job: JobAt, token: JobToken | None) -> list[JobLine]:
 
 
 async def jobs_of(asking: Asking) -> list[JobLine]:
-    """Ask for all jobs of the coordinator, and return a line for each.
+    """Ask for the jobs of the connection's coordinator, and return a line for each.
 
-    Raises as `Asking.answer`.
+    There is one line if the connection names a job. Raises as `Asking.answer`.
     """
     return decoded(await asking.answer(Ask(Subject.JOBS)), list[JobLine])
 
