@@ -35,7 +35,7 @@ VALUES = (b"x", b"", bytes(range(256)), b"\x00" * 17, b"\xff\xfe" * 99, bytes(ra
 NODES = ("node1", "10.0.0.1_4711_0", "a/b c", "nœud.é", "node10")
 NO_TOKENS: tuple[Any, ...] = ("no token", b"no token", b"", -1, 1.5, (), object())
 PAUSE_S = 0.2
-"""The timeout of a wait in seconds in which nothing changes."""
+"""The timeout, in seconds, of waits during which nothing changes."""
 READ_AGAIN_S = 0.005
 
 

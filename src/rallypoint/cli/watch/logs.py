@@ -156,7 +156,8 @@ class Logs(OfWorkers):
         """Print the newest lines, with `-f` also new ones until the job has ended.
 
         Returns the exit code. Nodes that have not answered within five seconds are named. Raises as
-        `Asking.next_value`, and RendezvousConnectionError if no node sends a line.
+        `Asking.next_value`. Without `-f` it raises RendezvousConnectionError if nodes are missing
+        and none has sent a line.
         """
         ranks, nodes = self.words.ranks, self.words.nodes
         wanted = Ask(Subject.LOGS, 0, self._follows, ranks=ranks, nodes=nodes, newest=self._newest)

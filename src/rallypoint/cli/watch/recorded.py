@@ -23,7 +23,7 @@ SIZE_MAX = 1 << 30
 def is_history(where: Given | None) -> bool:
     """Return whether a person means a file of `--history`, and no endpoint.
 
-    It exists, or its name ends with `.jsonl`.
+    The word is a file's name if there is such a file, or it ends with `.jsonl`.
     """
     if where is None or "\0" in where.text:
         return False

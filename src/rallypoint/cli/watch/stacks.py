@@ -83,7 +83,7 @@ class Stacks(OfWorkers):
         """Ask for the stacks of the named workers, and print them. Returns the exit code.
 
         Nodes that have not answered within five seconds are named. Raises as `Asking.next_value`,
-        and RendezvousConnectionError if no node sends a stack.
+        and RendezvousConnectionError if nodes are missing and none has sent a stack.
         """
         found: list[RankStacks] = []
         wanted = Ask(Subject.STACKS, ranks=self.words.ranks, nodes=self.words.nodes)

@@ -277,7 +277,7 @@ run = partial(question.run, Status)
 
 
 async def _recorded(job: JobAt, register: RegisterConfig, token: JobToken | None) -> list[JobLine]:
-    """Return a line for each job with a record in this place, asked at once."""
+    """Ask all jobs with a record in this place at once, and return a line for each."""
     run_ids = await recorded_jobs(register)
     return await _lines_of([(replace(job, run_id=run_id), token) for run_id in run_ids])
 

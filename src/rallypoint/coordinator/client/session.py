@@ -289,7 +289,7 @@ class CoordinatorSession:
             self._send_beat(self._clock())
 
     def send_collected(self, piece: m.Collected) -> None:
-        """Send a piece of an answer about workers; without a connection it is lost.
+        """Send a piece of an answer about workers; it is lost if this node is not attached.
 
         The coordinator names lost pieces to the person who has asked.
         """

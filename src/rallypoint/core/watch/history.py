@@ -229,7 +229,7 @@ class JobHistory:
         """Look at the job after something has happened to it.
 
         Takes its changes of rounds, its verdict, the furthest step and the present kind of time
-        into the history. O(1), but for a round that begins or ends: O(number of nodes).
+        into the history. O(1), but for a round that begins, ends or is judged: O(number of nodes).
         """
         seen, before = self._seen, self.account.now
         if seen.newest >= 0:

@@ -141,8 +141,8 @@ class JobView(Struct, frozen=True):
     same_failures: int = 0
     """The number of equal failures in a row; 0: there is not more than one."""
     ends_in_s: float | None = None
-    """How many seconds the job may still run (`--max-runtime`); None: there is no limit, no worker
-    has started yet, or the job has ended."""
+    """How many seconds the job may still run (`--max-runtime`); None: there is no limit, it does
+    not count yet, or the job has ended."""
 
 
 class JobLine(Struct, frozen=True):
@@ -197,7 +197,7 @@ def view_of(
 ) -> JobView:
     """Return the view of a job at the time `at`.
 
-    `heard` returns the signs of life of the agent with this incarnation.
+    `heard` takes the incarnation of an agent, and returns its signs of life.
     """
     state, settings, account = job.round, job.round.settings, history.account
     active, verdict = state.phase is RoundPhase.ACTIVE, job.verdict

@@ -67,7 +67,8 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     (`machine_name.process_name`)."""
     incarnation: int
     endpoints: tuple[str, ...]
-    """The endpoint of the job in the options, and the address that the agent has dialled."""
+    """The places by which a person may name the job: its endpoint or register in the options, and
+    the address that the agent has dialled."""
     host: str
     """The address of the coordinator, for display."""
     is_host: bool
@@ -98,7 +99,7 @@ class KeptDir(Struct, frozen=True):
 
     name: str
     newest: float
-    """The time of the last write to it."""
+    """The Unix time of the last change of its files; 0: it has none."""
     size: int
 
 
