@@ -187,7 +187,10 @@ class Events(Question):
         self._print(held)
 
     def _print(self, held: list[HistoryEntry]) -> bool:
-        """Print the held events, and return False if the reader is gone."""
+        """Print those of the held events that are wanted, and empty the list.
+
+        False: the reader is gone.
+        """
         wanted = self._wanted(held)
         held.clear()
         return not wanted or print_lines(self._lines(wanted), colour=self._colour)

@@ -103,9 +103,10 @@ class Kept(Struct):
 
     @property
     def view(self) -> JobView | None:
-        """The last status, without nodes, with the end of the history or else of a node.
+        """The last status, without nodes, with the job's end if it is known.
 
-        None: the history has no status.
+        The end is that of the history, or else that of a node's note. None: the history has no
+        status.
         """
         view = None if self.recorded is None else view_in(self.recorded)
         if view is None or self.last is None:

@@ -81,7 +81,7 @@ class Nodes(Request):
         return Words(word(words[0]) if words else None, nodes, deed=deed)
 
     async def talk(self, asking: Asking) -> int:
-        """Ask, and print the machines that are held back, or the answer to a request.
+        """Ask, and print the machines held back from rounds, or the answer to a request.
 
         Returns the exit code. Raises as `Request.request`.
         """

@@ -263,7 +263,10 @@ def _named(nodes: Sequence[str]) -> str:
 
 
 def _silent(view: JobView) -> list[str]:
-    """Return the lines about silent nodes; many equally silent nodes share one line."""
+    """Return the lines about silent nodes, at most `SILENT_LINES` of a kind; more share one.
+
+    Of one kind are the nodes without a connection, of the other those that are connected.
+    """
     unheard = [node for node in silent(view) if node.is_connected]
     gone = [node for node in silent(view) if not node.is_connected]
     return [

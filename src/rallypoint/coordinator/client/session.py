@@ -203,9 +203,10 @@ class CoordinatorSession:
         self._run(self._end.report(fitting(report), self._clock()))
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until every report is acknowledged, at most `timeout_s`, and disconnect.
+        """Disconnect once every report is acknowledged, or after `timeout_s` seconds.
 
-        It disconnects also if this is cancelled.
+        While some are not, it waits until the connection ends as well: the coordinator closes it
+        after a leave. It disconnects also if this is cancelled.
         """
         try:
             if not self._end.is_all_acknowledged and self._connection is not None:

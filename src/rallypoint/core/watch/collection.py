@@ -75,7 +75,7 @@ class Collection(Struct, eq=False):
     newest_round: int = 0
     """The newest round in which the nodes were looked up."""
     is_looking: bool = False
-    """Whether the nodes of the newest world are being looked up."""
+    """Whether the nodes of the newest round are being looked up."""
     ready: dict[int, None] = field(default_factory=dict)
     """The connections of nodes that have something to send, the longest waiting first."""
     sending: set[int] = field(default_factory=set)
@@ -94,7 +94,7 @@ class Collection(Struct, eq=False):
 
 
 class NodeWorkers(Struct, frozen=True):
-    """The workers of one node of the newest world."""
+    """The workers that one node has in the newest round."""
 
     node_id: str
     round: int
@@ -108,7 +108,7 @@ class Asked(Struct, frozen=True):
 
 
 class NodeSeen(Struct, frozen=True):
-    """A node of the newest world was looked up; see `LookAround`."""
+    """A node of the newest round was looked up; see `LookAround`."""
 
     node: NodeWorkers
     connection: int | None
@@ -118,7 +118,7 @@ class NodeSeen(Struct, frozen=True):
 
 
 class AllSeen(Struct, frozen=True):
-    """All nodes of the newest world were looked up; see `LookAround`."""
+    """All nodes of the newest round were looked up; see `LookAround`."""
 
 
 class Piece(Struct, frozen=True):
@@ -127,7 +127,7 @@ class Piece(Struct, frozen=True):
     connection: int
     piece: Collected
     node: NodeWorkers | None
-    """The sender's workers in the newest world; None: it is not in it."""
+    """The sender's workers in the newest round; None: it has no place in it."""
     life: int
     """The number of the job's present life."""
 
@@ -155,7 +155,7 @@ class JobEnded(Struct, frozen=True):
 
 
 class LookAround(Struct, frozen=True):
-    """Look up each node of the newest world, and report each one (`NodeSeen`).
+    """Look up each node of the newest round, and report each one (`NodeSeen`).
 
     It takes as many turns of the event loop as it needs. At the end report that all were seen
     (`AllSeen`).
@@ -215,7 +215,7 @@ def newest_round(job: JobState) -> int:
 
 
 def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
-    """Return which workers this node has; None: it is not in the newest world. O(1)."""
+    """Return which workers this node has in the newest round; None: none. O(1)."""
     place, world = job.assigned.get(node_id), job.round.world
     if place is None or place.group_rank >= len(world):
         return None

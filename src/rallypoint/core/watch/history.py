@@ -300,7 +300,7 @@ class JobHistory:
 
     @property
     def newest_round(self) -> int:
-        """The last round that was formed; 0 also if there was none."""
+        """The last round that was active under this coordinator; 0 also if there was none."""
         return max(self._seen.newest, 0)
 
     @property

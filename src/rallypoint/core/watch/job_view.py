@@ -126,7 +126,8 @@ class JobView(Struct, frozen=True):
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
     held_back: tuple[HeldBack, ...] = ()
-    """The machines that are held back, even if none of their nodes is in the job now."""
+    """The machines that are held back from rounds, even if none of their nodes is in the job
+    now."""
     known_since: UnixTime | None = None
     """The Unix time before which only a former coordinator, which is gone, knew what happened;
     None: all is known."""
@@ -391,7 +392,7 @@ def _state(job: JobState, history: JobHistory) -> str:
 
 
 def _stuck_s(history: JobHistory, at: float) -> float | None:
-    """Return the seconds since any worker's last step, if steps take much less; else None.
+    """Return the seconds since the last step of any worker, if steps take much less; else None.
 
     None as well if the workers do no steps now.
     """

@@ -260,9 +260,10 @@ async def recorded_jobs(register: RegisterConfig) -> list[str]:
 
 
 async def all_jobs(job: JobAt, token: JobToken | None) -> list[JobLine]:
-    """Return a line for each job of the coordinator if no job was named, or for this job.
+    """Return the line of this job; if it has no name, of all jobs of the coordinator.
 
-    Raises as `Asking.open` and `Asking.answer`.
+    Such a coordinator may also host the one job without a name: then the line of that. Raises as
+    `Asking.open` and `Asking.answer`.
     """
     try:
         return await _jobs_at(job, token)
