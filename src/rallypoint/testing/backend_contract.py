@@ -94,7 +94,7 @@ class RendezvousBackendContract:
     # One value
 
     def test_an_empty_store_has_no_state(self) -> None:
-        """Check that `get_state` returns None, without waiting for a state."""
+        """Check that `get_state` returns None as long as no state was stored."""
         rule = "rule: a state that nobody has stored is None"
         found = self._backend().get_state()
         assert found is None, f"{rule}: get_state returned {show(found)}"

@@ -227,14 +227,18 @@ def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | N
 
 
 def is_kept(where: Given | None) -> bool:
-    """Return whether a word names a directory with the kept files of one or more jobs."""
+    """Return whether a word names a directory with the kept files of one or more jobs.
+
+    Blocks on the file system.
+    """
     return where is not None and bool(kept_at(where.text))
 
 
 def kept_at(path: str) -> list[str]:
     """Return the directories of jobs that this path stands for, the newest first.
 
-    It is the directory itself, those in it, or those of jobs whose log files are in it.
+    It is the directory itself, those in it, or those of jobs whose log files are in it. Blocks on
+    the file system.
     """
     if "\0" in path or not os.path.isdir(path):
         return []
@@ -262,7 +266,10 @@ def lines_of(paths: Sequence[str]) -> list[JobLine]:
 
 
 def read_kept(path: str) -> Kept:
-    """Read a directory that `kept_at` has found. Blocks. Raises UsageError."""
+    """Read the kept files of the one job that this path stands for, as `kept_at` finds it.
+
+    Blocks. Raises UsageError if there is none, or several.
+    """
     if len(found := kept_at(path)) > 1:
         several = f"{shown(path)}: {len(found)} jobs are kept there"
         raise UsageError(f"{several}: rallypoint status {brief(path)} lists them")

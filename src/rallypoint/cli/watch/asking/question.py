@@ -80,7 +80,10 @@ class Question:
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """Read the words and options of a command about a job. Raises UsageError."""
+        """Return the endpoint of the job, or the file to read instead, which the words name.
+
+        Raises UsageError, also for an option without a meaning for a file.
+        """
         where = word(scanned.words[0]) if scanned.words else None
         if where is None or not cls.not_of_files or not (is_kept(where) or is_history(where)):
             return Words(where)
