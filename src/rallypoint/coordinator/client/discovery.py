@@ -322,8 +322,8 @@ def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
 class Redial:
     """Dials an endpoint again, once for each call.
 
-    The addresses that were right last are tried first, since a broken connection has little time to
-    come back and a name server may be out of reach with the coordinator. If they fail, the name is
+    The addresses that were right last are tried first. A broken connection has little time to come
+    back, and a name server may be out of reach with the coordinator. If they fail, the name is
     looked up anew: a pod that was replaced has its old name and another address. A name server that
     does not answer does not delay the next attempt for long.
     """

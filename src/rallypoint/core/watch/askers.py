@@ -54,12 +54,12 @@ class Askers:
         """The number of uses without an event that `_uses` does not count."""
 
     def asked(self, question: Ask, peer: str, version: int, at: float) -> Record | None:
-        """Return the event about this question; None: it has none, and is only counted.
+        """Return the event about this question; None: it has none.
 
-        That is so within a minute of the last event for the same command from the same host, with
-        too many others, and for harmless subjects. `peer` is the address and the port of the
-        person's command. `version` is that of the session protocol, shown if the question has no
-        release.
+        That is so for harmless subjects. It is also so within a minute of the last event for the
+        same command from the same host, and while too many others have events: then the question is
+        counted. `peer` is the address and the port of the person's command. `version` is that of
+        the session protocol, shown if the question has no release.
         """
         host = peer.rpartition(":")[0]
         if not (command := _command(question)) or not self._is_told((command, host), at):

@@ -55,8 +55,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     """The script's name for a long phase, such as an evaluation, that one of its workers is in;
     empty: none."""
     phase_left_s: float | None = None
-    """The seconds that the phase `in_phase` may still last before it counts as a hang, in which
-    other workers may wait for it; None: none are left, or no worker is in a phase."""
+    """The seconds that the phase `in_phase` may still last before it counts as a hang; None: none
+    are left, or no worker is in a phase. Other workers may wait for it that long."""
 
     def later(self, seconds: float) -> NodeProgress:
         """Return the progress with its ages as they are `seconds` after the report."""
