@@ -314,9 +314,10 @@ def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
 
 
 def since(text: str, now: float, zone: tzinfo | None = None) -> float:
-    """Return the time, in Unix seconds, of an age or a time in words. Raises ValueError.
+    """Return the time, in Unix seconds, of an age or a time in words.
 
     `now` is the present in Unix seconds. A time of day without a date is the last one before it.
+    Raises ValueError, and OverflowError for a date that no clock has.
     """
     text = text.strip()
     if (found := _AGE.fullmatch(text)) is not None:

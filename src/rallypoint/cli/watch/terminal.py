@@ -23,7 +23,10 @@ COLOUR = Setting(
 
 
 def shows_colours(choice: str) -> bool:
-    """Return whether lines are printed in colours. `choice`: the value of `--color`."""
+    """Return whether lines are printed in colours.
+
+    `choice` is the value of `--color`; `auto` depends on the terminal, NO_COLOR and TERM.
+    """
     if choice != "auto":
         return choice == "always"
     no_color, term = os.environ.get("NO_COLOR"), os.environ.get("TERM")

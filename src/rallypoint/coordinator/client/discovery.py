@@ -240,7 +240,11 @@ class _Discovery:
     # Joining
 
     async def _join(self, addresses: tuple[Address, ...]) -> Connected | None:
-        """Dial until some node hosts; return None when the name has other addresses."""
+        """Dial until some node hosts, and return the connection to it.
+
+        None: the name has other addresses now. Raises RendezvousTimeoutError after the host
+        timeout, ForeignPeerError, AccessError and other errors of `dial`.
+        """
         config, access = self._config, self._access
         foreign, secret = 0, None
         while True:

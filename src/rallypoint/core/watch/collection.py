@@ -70,8 +70,8 @@ class Collection(Struct, eq=False):
     parts: dict[int, Part] = field(default_factory=dict)
     """The parts of nodes that may still send something, by their connections."""
     asked: dict[str, int] = field(default_factory=dict)
-    """The nodes that were asked, each with the round of the question; -1: its connection broke.
-    With `follow` such a node is asked again."""
+    """The nodes that were asked, or can't be for their version, each with the round of the
+    question; -1: its connection broke. With `follow` such a node is asked again."""
     newest_round: int = 0
     """The newest round in which the nodes were looked up."""
     is_looking: bool = False

@@ -189,7 +189,10 @@ def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> 
 
 
 def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> None:
-    """Note that the newest round has ended for this reason; called before `noted`."""
+    """Note that the newest round has ended for this reason; called before `noted`.
+
+    The time from the fault to the end is counted as its detection, or from the last step as a hang.
+    """
     _enter(account, account.now, at)
     _settle(account, at)
     steps = account.steps
@@ -274,7 +277,7 @@ def reached(account: Goodput, step: int, at: float) -> None:
 
 
 def _advanced(account: Goodput, step: int, first_at: float, told_at: float) -> None:
-    """Note a larger step than before, which was done at `told_at`.
+    """Note a larger step than before, done at `told_at`, and correct the kinds of time up to it.
 
     `first_at` is when the round's first step was done. It counts only if no step of this round was
     reported before.

@@ -196,10 +196,7 @@ _STATES = {
 def view_of(
     job: JobState, history: JobHistory, heard: Callable[[str], Heard], at: float
 ) -> JobView:
-    """Return the view of a job at the time `at`.
-
-    `heard` takes the incarnation of an agent, and returns its signs of life.
-    """
+    """Return the view of a job at `at`. `heard`: an agent's signs of life by its incarnation."""
     state, settings, account = job.round, job.round.settings, history.account
     active, verdict = state.phase is RoundPhase.ACTIVE, job.verdict
     newest = state.round if active else max(state.round - 1, 0)
