@@ -166,7 +166,7 @@ class Answer(Struct, frozen=True, array_like=True, tag=17):
     """The reason of a refusal, one sentence, in place of an answer."""
     is_final: bool = True
     """Whether a refusal settles the question. False: this coordinator does not host the job, or not
-    yet, so another one may."""
+    yet, so it is worth asking again or elsewhere."""
     recovers: bool = False
     """Whether a coordinator that refuses has just taken the job over, and will know soon which
     workers run."""
