@@ -195,7 +195,10 @@ class UnreliableFiles:
         self._ask("make_directory", path, bind)
 
     def check_own(self, path: str) -> None:
-        """Raise AccessError unless the path is a directory; all of them belong to one user."""
+        """Raise AccessError unless the path is a directory, and OSError if there is nothing.
+
+        All directories belong to one user here.
+        """
 
         def bind(cached: bool) -> Callable[[], None]:
             directory, name = self._parent(path, cached)
