@@ -39,7 +39,7 @@ _KEYS = {
 
 
 class Host(Struct, frozen=True):
-    """One host, and its ssh address."""
+    """One host of a job, and its ssh address."""
 
     host: str
     """The host name, an alias of ssh, or an address without brackets."""
@@ -50,11 +50,12 @@ class Host(Struct, frozen=True):
     """The number of workers that the host takes; None: not given."""
     max_slots: int | None = None
     name: str = ""
-    """The name of the node in the job: `host`, unless two entries have the same host."""
+    """The name of the node in the job: `host`, unless two entries have the same host. Then the user
+    and the port are added, if they are given."""
 
     @property
     def target(self) -> str:
-        """The destination for ssh."""
+        """The destination for ssh: `USER@HOST` or `HOST`."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
 
@@ -64,7 +65,10 @@ def read_hosts(text: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(text: str) -> tuple[Host, ...]:
-    """Return the hosts of a file, in its order. Raises ValueError with the line and the fault."""
+    """Return the hosts of a hostfile's text, in its order.
+
+    Raises ValueError with the fault, and with its line if it is in one.
+    """
     hosts: list[Host] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
@@ -81,7 +85,8 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
 def without(hosts: Sequence[Host], excluded: str) -> tuple[Host, ...]:
     """Return the hosts without those in `excluded`, a list with commas.
 
-    Raises ValueError for a name that is not one of the hosts, and if no host is left.
+    Raises ValueError for a name that is not one of the hosts, for a malformed list, and if no host
+    is left.
     """
     named: dict[str, list[Host]] = {}
     for host in hosts:
@@ -116,8 +121,8 @@ def _parts(text: str) -> Iterator[str]:
 def _few(entries: Iterable[str], before: int = 0) -> Sequence[str]:
     """Return the entries, unless they name more hosts than a job can have nodes.
 
-    `before` hosts are counted as well. Hosts are counted without building their names. Raises
-    ValueError.
+    `before` is the number of hosts that were named already. Hosts are counted without building
+    their names. Raises ValueError.
     """
     found = []
     for entry in entries:
@@ -159,7 +164,7 @@ def _host(text: str, given: dict[str, str]) -> Host:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Split `name:N`, `[v6]:N`, `name`, or a bare IPv6 address into name and number."""
+    """Split `name:N`, `[v6]:N`, `name`, or a bare IPv6 address into the host and the text of N."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -195,7 +200,10 @@ def _number(key: str, text: str, most: int) -> int | None:
 
 
 def _whole(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Return each host once, with the slots of all of its entries, and with a unique name."""
+    """Return each host once, with the slots of all of its entries, and with a unique name.
+
+    Raises ValueError if a host has more slots than its limit, and if there is no host.
+    """
     found: dict[tuple[str, str, int | None], Host] = {}
     for each in hosts:
         key = (each.host, each.user, each.port)

@@ -23,13 +23,13 @@ from rallypoint.config import Endpoint
 from rallypoint.worker import context, store
 
 CONNECT_S = 300
-"""The default time, in seconds, that the ranks wait for rank 0; the same as JAX's."""
+"""The default time in seconds for which the ranks wait for rank 0; the same as JAX's."""
 _turns = count()
 _ports = ReservedPorts(1)
 
 
 class RallypointCluster(ClusterEnv):
-    """The workers of a round, as a class of clusters for JAX."""
+    """The workers of a round, as a class of clusters that JAX asks."""
 
     name = "rallypoint"
 
@@ -42,10 +42,11 @@ class RallypointCluster(ClusterEnv):
     def get_coordinator_address(
         cls, timeout_secs: int | None = None, override_coordinator_port: str | None = None
     ) -> str:
-        """Return the coordinator's HOST:PORT, the same on all ranks.
+        """Return the HOST:PORT of JAX's coordinator, the same on all ranks.
 
-        The n-th call of one rank is the n-th of the others. Blocks until rank 0 has called. Raises
-        StoreTimeoutError or StoreConnectionError.
+        Rank 0 chooses the port, unless it is given, and tells the others through the round's store.
+        The n-th call of one rank is the n-th of the others. Blocks until rank 0 has called, for
+        `timeout_secs` at most. Raises StoreTimeoutError or StoreConnectionError.
         """
         place, shared = context(), store()
         key = f"jax/coordinator/{next(_turns)}"
@@ -57,23 +58,26 @@ class RallypointCluster(ClusterEnv):
 
     @classmethod
     def get_process_count(cls) -> int:
-        """Return WORLD_SIZE."""
+        """Return the number of workers in the round, which is WORLD_SIZE."""
         return context().world_size
 
     @classmethod
     def get_process_id(cls) -> int:
-        """Return RANK."""
+        """Return the global rank of this worker, which is RANK."""
         return context().rank
 
     @classmethod
     def get_local_process_id(cls) -> int | None:
-        """Return the number of this process's only device; None: it has all devices of its node."""
+        """Return the local rank, which is the number of this process's only device.
+
+        None: it is the only worker of its node, and has all devices.
+        """
         place = context()
         return place.local_rank if place.local_world_size > 1 else None
 
 
 def _ask_it_first() -> None:
-    """Put this class before JAX's own, of which Slurm's would match on any of Slurm's nodes.
+    """Have JAX ask this class before its own, of which Slurm's would match on any Slurm node.
 
     A JAX without a list of classes needs `cluster_detection_method="rallypoint"`.
     """

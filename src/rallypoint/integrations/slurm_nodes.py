@@ -26,9 +26,9 @@ _LENGTH_MAX = 1024
 _SHOWN = 60
 
 _Numbers = list[tuple[range, int]]
-"""Ranges, and the minimum number of digits of each."""
+"""Ranges of numbers, and the minimum number of digits of each range."""
 _Name = list[str | _Numbers]
-"""The parts of one entry of a list: texts, and numbers in brackets."""
+"""The parts of one entry of a list of nodes: texts, and numbers in brackets."""
 
 
 def node_names(text: str) -> tuple[str, ...]:
@@ -43,9 +43,9 @@ def node_names(text: str) -> tuple[str, ...]:
 
 
 def node_count(text: str) -> int:
-    """Return how many names a list has, counted without building them.
+    """Return how many names a list of nodes has, counted without building them.
 
-    Raises ValueError as `node_names`.
+    Raises ValueError with the fault in the text, but not for too many names.
     """
     return _size(_entries(text))
 
@@ -105,6 +105,6 @@ def _numbers(text: str) -> _Numbers:
 
 
 def _brief(text: str) -> str:
-    """Return the beginning of the text, for an error."""
+    """Return the beginning of the text in quotes, for an error."""
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return f"'{text}'" if text.isprintable() else shown(text)

@@ -17,14 +17,15 @@ from rallypoint.errors import UsageError
 from rallypoint.integrations.slurm_nodes import node_names
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
-"""The range of ports for jobs, below the range that systems assign automatically."""
+"""The first port and the number of ports for coordinators, below the range that systems assign
+automatically."""
 _STEP_STRIDE = 97
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HAS_DEVICES = ("SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
 
 
 class Step(Struct, frozen=True):
-    """The facts that a task knows about its step."""
+    """The facts that a task knows about its Slurm step."""
 
     job: int
     step: str
@@ -38,8 +39,8 @@ class Step(Struct, frozen=True):
     node_list: Given
     cluster: str
     further: dict[str, Given]
-    """Options from variables that not every step has: the switches above this node, one worker for
-    each device of the task, the end of the allocation."""
+    """Options from variables that not every step has: the switches above this node, the number of
+    workers (one for each device), the end of the allocation."""
 
     @property
     def run_id(self) -> str:
@@ -56,19 +57,22 @@ class Step(Struct, frozen=True):
 
 
 def run_id_of(job: int, step: str, restarts: int) -> str:
-    """Return the run id of a step. `restarts` is the number of requeues."""
+    """Return the run id of a Slurm step. `restarts` is how often Slurm has requeued its job."""
     again = f"-restart-{restarts}" if restarts else ""
     return f"slurm-{job}.{step}{again}"
 
 
 def port_of(job: int, step: str) -> int:
-    """Return the port of the coordinator; neighbouring jobs and steps have others."""
+    """Return the port of the step's coordinator; neighbouring jobs and steps have others."""
     number = int(step) if _is_number(step) else 0
     return _FIRST_PORT + (job + _STEP_STRIDE * number) % _PORTS
 
 
 def read_step(environ: Mapping[str, str]) -> Step:
-    """Read the facts of this task. Raises UsageError for a missing or invalid variable."""
+    """Read the facts of this task from the variables of its Slurm step.
+
+    Raises UsageError for a missing or invalid variable, and for a heterogeneous job.
+    """
 
     def given(name: str) -> Given:
         if not environ.get(name):
@@ -109,7 +113,10 @@ def read_step(environ: Mapping[str, str]) -> Step:
 
 
 def options_of(step: Step) -> dict[str, Given]:
-    """Return the step's values for options that were not given. The first node is the host."""
+    """Return the values that the step gives to options, for those that were not given.
+
+    The first node of the step hosts the coordinator.
+    """
     job = f"SLURM_JOB_ID={step.job}"
     where = f"{step.nodes[0]}:{step.port}"
     found = {
@@ -122,7 +129,10 @@ def options_of(step: Step) -> dict[str, Given]:
 
 
 def refuse_a_task_for_each_worker(step: Step) -> None:
-    """Raise UsageError if there are more tasks than nodes; the first task's error has the fix."""
+    """Raise UsageError if the Slurm step has more tasks than nodes.
+
+    The first task's error has the fix; the others' point to it.
+    """
     if step.tasks <= len(step.nodes):
         return
     started = f"srun has started {step.tasks} tasks on {count(len(step.nodes), 'node')}"
@@ -136,7 +146,7 @@ def refuse_a_task_for_each_worker(step: Step) -> None:
 
 
 def _node_id(step: Step) -> str:
-    """Return the node id; further agents on the same node get a suffix."""
+    """Return the node id; a further agent on the same node gets its local number as a suffix."""
     return f"{step.node}.{step.task_on_node}" if step.task_on_node else step.node
 
 
@@ -151,7 +161,10 @@ def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether the text is a whole number of 64 bits, because `int` limits digits."""
+    """Return whether the text is a whole number of at most 18 digits.
+
+    It fits into 64 bits; `int` refuses very long texts.
+    """
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 

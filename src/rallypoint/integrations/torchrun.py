@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 BACKEND = "rallypoint"
 _OF_TORCHRUN = ("timeout", "rank")
-"""Keys that torchrun adds to a backend's, and that belong to other backends."""
+"""The keys that torchrun adds to a backend's configuration, and that belong to other backends."""
 
 _tokens: list[str] = []
 """Tokens that were removed from the environment, for further handlers of this process."""
 
 
 def make_creator() -> Callable[[Any], RendezvousHandler]:
-    """Return `create_handler`, which converts torch's parameters to torch's kind of handler."""
+    """Return `create_handler`, which makes a handler of torch's kind from torch's parameters."""
     return create_handler
 
 
@@ -74,7 +74,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
     from torch.distributed.elastic import rendezvous
 
     class Handler(rendezvous.RendezvousHandler):
-        """Return the handler as a subclass of torch's `RendezvousHandler`."""
+        """The handler as a subclass of torch's `RendezvousHandler`."""
 
         def get_backend(self) -> str:
             return handler.get_backend()
@@ -121,7 +121,10 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
                 return handler.num_nodes_waiting()
 
         def shutdown(self) -> bool:
-            """Shut down the handler, which torchrun does last, even when the job has failed."""
+            """Shut down the handler, which torchrun does last, even when the job has failed.
+
+            Unless an exception is being handled, this node's workers count as succeeded.
+            """
             failed = sys.exc_info()[0] is not None
             return handler.shutdown() if failed else handler.finish()
 
@@ -137,7 +140,7 @@ def _runs_torchrun() -> bool:
 
 @contextmanager
 def _as_torch_says() -> Iterator[None]:
-    """Raise Rallypoint's errors as torch's, with the same text."""
+    """Raise Rallypoint's errors as torch's rendezvous errors, with the same text."""
     from torch.distributed.elastic import rendezvous as theirs
 
     try:

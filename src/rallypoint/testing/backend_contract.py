@@ -35,17 +35,20 @@ VALUES = (b"x", b"", bytes(range(256)), b"\x00" * 17, b"\xff\xfe" * 99, bytes(ra
 NODES = ("node1", "10.0.0.1_4711_0", "a/b c", "nœud.é", "node10")
 NO_TOKENS: tuple[Any, ...] = ("no token", b"no token", b"", -1, 1.5, (), object())
 PAUSE_S = 0.2
-"""The length of a wait that must end without a change, in seconds."""
+"""The timeout, in seconds, of waits during which nothing changes."""
 READ_AGAIN_S = 0.005
 
 
 class RendezvousBackendContract:
-    """The contract that every backend must keep. Each test has a new object of the subclass."""
+    """The contract that every backend must keep, as tests for pytest.
+
+    Each test has a new object of the subclass.
+    """
 
     limit_s = 60.0
     """The time limit of each call in seconds, whatever timeout it was given."""
     max_bytes = 1 << 20
-    """The largest state that the backend takes."""
+    """The largest state, in bytes, that the backend takes. The tests store at most 1 MiB."""
 
     def make_backend(self) -> RendezvousBackend:
         """Return another object for the same job in the same store; each test begins empty."""
@@ -74,7 +77,10 @@ class RendezvousBackendContract:
         return after[1]
 
     def _soon(self, rule: str, read: Callable[[], object], wanted: object) -> None:
-        """Wait until other objects see a value that is stored beside the state."""
+        """Wait until other objects see a value that is stored beside the state.
+
+        Raises AssertionError after `limit_s`.
+        """
         ends_at = time.monotonic() + self.limit_s
         while (now := read()) != wanted:
             assert time.monotonic() < ends_at, f"{rule}: {show(now)}, not {show(wanted)}"
@@ -88,7 +94,7 @@ class RendezvousBackendContract:
     # One value
 
     def test_an_empty_store_has_no_state(self) -> None:
-        """Check that `get_state` returns None, without waiting for a state."""
+        """Check that `get_state` returns None as long as no state was stored."""
         rule = "rule: a state that nobody has stored is None"
         found = self._backend().get_state()
         assert found is None, f"{rule}: get_state returned {show(found)}"
@@ -110,7 +116,7 @@ class RendezvousBackendContract:
         assert second[0] == b"one", f"{rule}: it returned {show(second)}, but b'one' is there"
 
     def test_a_token_of_get_or_of_set_replaces_that_version(self) -> None:
-        """Check that tokens work in every object of the job."""
+        """Check that a token, of `get_state` or `set_state`, works in every object of the job."""
         one, two = self._backend(), self._backend()
         token = self._store(one, b"one", None)
         rule = "rule: a token that set_state returned replaces that version"
@@ -146,7 +152,7 @@ class RendezvousBackendContract:
         self._has("rule: the token that a failed set returns can be used", b"three")
 
     def test_two_writers_of_equal_bytes_are_told_apart(self) -> None:
-        """Check that only one of the writers is told that it stored the bytes."""
+        """Check that of two writers with the same token only the first is told that it stored."""
         one, two = self._backend(), self._backend()
         token = self._store(one, b"start", None)
         self._store(one, b"same", token)
@@ -180,7 +186,7 @@ class RendezvousBackendContract:
                 self._has(f"{rule}: token={token!r}", b"there" if is_there else None)
 
     def test_any_bytes_come_back_as_they_were(self) -> None:
-        """Check states of all byte values, from empty to the largest that the backend takes."""
+        """Check states of all byte values, from empty to `max_bytes` or 1 MiB."""
         one, two = self._backend(), self._backend()
         token = None
         rule = "rule: a state comes back as it was stored"
@@ -239,7 +245,7 @@ class RendezvousBackendContract:
     # Waiting
 
     def test_a_wait_for_an_older_version_ends_at_once(self) -> None:
-        """Check that a wait for an older version returns at once."""
+        """Check that a wait is told of a change that came before it began."""
         backend, writer = self._backend(), self._backend()
         rule = "rule: wait_for_change is True if the state changed before it began"
         if isinstance(backend.inner, WakingBackend):
@@ -268,7 +274,10 @@ class RendezvousBackendContract:
             assert seen == [True], f"{rule}: {value!r} was stored meanwhile, and it saw {seen}"
 
     def test_a_wait_without_a_change_lasts_as_long_as_it_was_told(self) -> None:
-        """A false alarm is allowed; nothing else but a false alarm is not."""
+        """Check that a wait in which nothing changes returns False after its timeout.
+
+        A false alarm is allowed, but not each time.
+        """
         backend, calls = self._backend(), 3
         if not isinstance(backend.inner, WakingBackend):
             return
@@ -288,7 +297,7 @@ class RendezvousBackendContract:
     # Beats
 
     def test_beats_are_kept_for_each_node(self) -> None:
-        """Check the counters, which are stored beside the state and do not change it."""
+        """Check the nodes' counters, which are stored beside the state and do not change it."""
         one, two = self._backend(), self._backend()
         if not isinstance(one.inner, BeatingBackend):
             return
@@ -314,7 +323,7 @@ class RendezvousBackendContract:
     # Join requests
 
     def test_join_requests_are_numbered_and_kept_in_order(self) -> None:
-        """Check that join requests are numbered from one, without a gap, for all nodes."""
+        """Check that join requests are numbered from one, without a gap, and come back in order."""
         one, two = self._backend(), self._backend()
         if not isinstance(one.inner, JoinRequestBackend):
             return
@@ -337,7 +346,7 @@ class RendezvousBackendContract:
             assert one.join_requests_after(len(VALUES)) == [], f"{rule}: it arrived here too"
 
     def test_no_join_request_is_lost(self) -> None:
-        """Check that eight threads can write join requests at once."""
+        """Check that eight threads can write join requests at once, each with its own number."""
         if not isinstance(self._backend().inner, JoinRequestBackend):
             return
         posted: dict[int, bytes] = {}
@@ -360,7 +369,10 @@ class RendezvousBackendContract:
     def test_join_requests_that_are_deleted_are_gone_and_their_numbers_not_used_again(
         self,
     ) -> None:
-        """Check that deleted join requests are gone, including those that never existed."""
+        """Check that deleted join requests read as None, and that their numbers stay used.
+
+        Deleting one twice is no error.
+        """
         one, two = self._backend(), self._backend()
         if not (
             isinstance(one.inner, JoinRequestBackend) and isinstance(one.inner, ForgettingBackend)
@@ -377,7 +389,7 @@ class RendezvousBackendContract:
         assert two.post_join_request(b"next") == 4, rule
 
     def test_a_beat_that_is_deleted_is_gone(self) -> None:
-        """Check that other counters stay, and that the deleted one can be set again."""
+        """Check that a deleted counter reads as -1 and can be set again, and that others stay."""
         one, two = self._backend(), self._backend()
         if not (isinstance(one.inner, BeatingBackend) and isinstance(one.inner, ForgettingBackend)):
             return
@@ -396,9 +408,9 @@ class RendezvousBackendContract:
 def set_state(
     backend: BoundedBackend, state: bytes, token: Token | None = None
 ) -> tuple[bytes, Token, bool | None] | None:
-    """Set the state, and return the state afterwards and whether this call stored it.
+    """Set the state, and return what is there then, its token, and whether this call stored it.
 
-    Returns None if the backend does not know.
+    The last is None if the backend does not say. Returns None if no state is there.
     """
     after = backend.set_state(state, token)
     if after is not None:
@@ -408,7 +420,10 @@ def set_state(
 
 
 def attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Return the result of a call, or its exception; a broken rule is raised."""
+    """Return the result of a call, or its exception.
+
+    The AssertionError of a broken rule is raised.
+    """
     try:
         return call(), None
     except AssertionError:
@@ -418,7 +433,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def at_once(calls: list[Callable[[], None]]) -> None:
-    """Run the calls in threads; raises the first exception of one of them."""
+    """Run the calls in threads, wait for them, and raise the first exception of one of them."""
     errors: list[BaseException] = []
 
     def guarded(call: Callable[[], None]) -> None:
@@ -437,10 +452,10 @@ def at_once(calls: list[Callable[[], None]]) -> None:
 
 
 class BoundedBackend:
-    """The calls of another backend, each in a thread.
+    """The calls of another backend, each in a thread of its own, with a time limit.
 
-    Raises AssertionError, which names the rule, for a call that does not end or returns an invalid
-    value.
+    Raises AssertionError, which names the rule, for a call that does not end in time or returns an
+    invalid value.
     """
 
     def __init__(self, inner: RendezvousBackend, limit_s: float) -> None:
@@ -510,5 +525,5 @@ class BoundedBackend:
 
 
 def show(value: object) -> str:
-    """Return the beginning of a value, for a message."""
+    """Return the first 60 characters of a value's `repr`, for a message."""
     return f"{value!r:.60}"

@@ -15,14 +15,14 @@ from rallypoint.core.events import Timer
 
 
 class Clock(Protocol):
-    """A monotonic clock."""
+    """A monotonic clock, as an interface."""
 
     def now(self) -> float:
         """Return the seconds since an arbitrary moment."""
 
 
 class FakeClock:
-    """A clock that moves only when it is advanced."""
+    """A monotonic clock that moves only when a test advances it."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self._now_s = now_s
@@ -38,7 +38,10 @@ class FakeClock:
         self._now_s += seconds
 
     def beside(self, offset_s: float = 0.0, rate: float = 1.0) -> Clock:
-        """Return a clock that runs `rate` times as fast as this one, with an offset."""
+        """Return a clock that runs `rate` times as fast as this one, with an offset in seconds.
+
+        Its time is `offset_s + rate * now()`.
+        """
         return _Beside(self, offset_s, rate)
 
 
@@ -51,7 +54,7 @@ class _Beside:
 
 
 class VirtualTimers:
-    """The timers that a machine wants, on a clock that a test advances."""
+    """The timers that a state machine wants, on a clock that a test advances."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
@@ -61,15 +64,19 @@ class VirtualTimers:
         return len(self._due)
 
     def keep(self, wanted: Mapping[Timer, float]) -> None:
-        """Start new timers and drop those that are no longer wanted; call after every step."""
+        """Start new timers and drop those that are not in `wanted`; call after every step.
+
+        `wanted` has their lengths in seconds. A timer that runs already keeps its end.
+        """
         self._due = {
             timer: self._due.get(timer, self.now_s + length_s) for timer, length_s in wanted.items()
         }
 
     def next_until(self, end_s: float) -> Timer | None:
-        """Advance the clock to the next timer that is due by `end_s` and return it, or to `end_s`.
+        """Advance the clock to the next timer that is due by `end_s`, remove and return it.
 
-        Timers that are due at the same time come in the order in which they were wanted.
+        Without one, advance to `end_s` and return None. Timers that are due at the same time come
+        in the order in which they were wanted.
         """
         timer = min(self._due, key=lambda timer: self._due[timer], default=None)
         if timer is None or self._due[timer] > end_s:

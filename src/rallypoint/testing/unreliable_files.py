@@ -47,12 +47,12 @@ class Fault(Enum):
 
 
 class Crash(BaseException):
-    """The client's process is dead: its later operations have no effect."""
+    """The exception of a client whose process has crashed: later operations only raise it."""
 
 
 @dataclass(eq=False)
 class FileNode:
-    """A file or a directory. `durable`: the names that a loss of power leaves."""
+    """A file or a directory. `durable`: the names in it that a loss of power leaves."""
 
     name: str
     data: bytes | None = None
@@ -66,7 +66,11 @@ class FileNode:
 
 
 class FileServer:
-    """The stored files. `linked` is told of each link that is executed: directory, name, file."""
+    """The stored files of all clients, and their clock, which a test advances.
+
+    `linked` is told of each link that is executed: directory, name, file. `seed` is for what
+    happens at random.
+    """
 
     def __init__(
         self, seed: int, linked: Callable[[FileNode, str, FileNode], None] | None = None
@@ -79,15 +83,18 @@ class FileServer:
         self._clients: list[UnreliableFiles] = []
 
     def attach(self, client: UnreliableFiles) -> None:
-        """Add a client."""
+        """Add a client, which a loss of power crashes, too."""
         self._clients.append(client)
 
     def execute_later(self, request: Callable[[], object]) -> None:
-        """Execute a delayed request within the next two minutes."""
+        """Keep a delayed request, which `advance` executes at a random time within two minutes."""
         self._late.append((self.now + self.random.uniform(0.0, LATEST_S), request))
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock, and execute the delayed requests that are due."""
+        """Advance the clock by some seconds, and execute the delayed requests that are due.
+
+        Their OSErrors are dropped.
+        """
         ends_at = self.now + seconds
         while due := sorted((late for late in self._late if late[0] <= ends_at), key=_when):
             self._late.remove(due[0])
@@ -99,9 +106,9 @@ class FileServer:
         self.now = ends_at
 
     def lose_power(self) -> None:
-        """Crash the server and all clients.
+        """Crash the server and all clients, and forget delayed requests.
 
-        Each name that is not durable is kept or lost at random.
+        Each change of a name since the last `sync` of its directory is kept or undone at random.
         """
         for client in self._clients:
             client.has_crashed = True
@@ -119,14 +126,14 @@ class FileServer:
             directories += [child for child in node.names.values() if child.is_directory]
 
     def find(self, path: str) -> FileNode:
-        """Return the node at a path."""
+        """Return the node at a path. Raises OSError."""
         node = self.root
         for name in path.strip("/").split("/") if path.strip("/") else ():
             node = self.child(node, name)
         return node
 
     def child(self, directory: FileNode, name: str) -> FileNode:
-        """Return the node with this name in a directory."""
+        """Return the node with this name in a directory. Raises OSError."""
         if not directory.is_directory:
             raise _error(errno.ENOTDIR)
         if name not in directory.names:
@@ -134,7 +141,7 @@ class FileServer:
         return directory.names[name]
 
     def put(self, directory: FileNode, name: str, node: FileNode) -> None:
-        """Add a node to a directory under a free name."""
+        """Add a node to a directory under a free name. Raises OSError, also for a used name."""
         if not directory.is_directory:
             raise _error(errno.ENOTDIR)
         if name in directory.names:
@@ -143,7 +150,7 @@ class FileServer:
         directory.changed_at = self.now
 
     def drop(self, directory: FileNode, name: str, *, is_directory: bool) -> None:
-        """Remove a name from a directory."""
+        """Remove a name from a directory. Raises OSError, also if a directory is not empty."""
         node = self.child(directory, name)
         if node.is_directory != is_directory:
             raise _error(errno.ENOTDIR if is_directory else errno.EISDIR)
@@ -162,7 +169,10 @@ class UnreliableFiles:
     def __init__(
         self, server: FileServer, faults: Callable[[str, str], Fault | None] | None = None
     ) -> None:
-        """`faults`: what happens to an operation, by its name and path; None: nothing does."""
+        """Add a client to the server.
+
+        `faults` returns what happens to an operation, by its name and path; None: nothing does.
+        """
         self.server, self._faults = server, faults
         self.has_crashed = False
         self._suspended_s = 0.0
@@ -171,7 +181,7 @@ class UnreliableFiles:
         server.attach(self)
 
     def suspended(self, seconds: float) -> None:
-        """Suspend the machine of this client for some seconds, which its caches do not notice."""
+        """Suspend the machine of this client for some seconds, by which its caches don't age."""
         self._suspended_s += seconds
 
     def make_directory(self, path: str) -> None:
@@ -185,7 +195,10 @@ class UnreliableFiles:
         self._ask("make_directory", path, bind)
 
     def check_own(self, path: str) -> None:
-        """Do nothing: all files here belong to one user."""
+        """Raise AccessError unless the path is a directory, and OSError if there is nothing.
+
+        All directories belong to one user here.
+        """
 
         def bind(cached: bool) -> Callable[[], None]:
             directory, name = self._parent(path, cached)
@@ -194,7 +207,7 @@ class UnreliableFiles:
         self._ask("check_own", path, bind)
 
     def write(self, path: str, data: bytes) -> float:
-        """Write a file; if the client crashes meanwhile, a part of it may be written."""
+        """Write a new file, and return the time of that on the server's clock."""
 
         def bind(cached: bool) -> Callable[[], float]:
             directory, name = self._parent(path, cached)
@@ -209,7 +222,7 @@ class UnreliableFiles:
         return self._ask("write", path, bind)
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file; absence may be cached, content is not."""
+        """Return the content of a file; with `CACHED` only its absence may come from the cache."""
 
         def bind(cached: bool) -> Callable[[], bytes]:
             if cached and self._answer("read", path) is not None:
@@ -231,7 +244,7 @@ class UnreliableFiles:
         return self._ask("read", path, bind)
 
     def link(self, source: str, target: str) -> None:
-        """Link a file.
+        """Make a second name for a file.
 
         A request that is late still knows its file and its directory.
         """
@@ -274,7 +287,7 @@ class UnreliableFiles:
         self._drop("remove_directory", path, is_directory=True)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, which may be cached."""
+        """Return the names in a directory, sorted; with `CACHED` they may be a minute old."""
 
         def bind(cached: bool) -> Callable[[], list[str]]:
             answer = self._answer("names", path) if cached else None
@@ -303,7 +316,10 @@ class UnreliableFiles:
         self._ask("sync", path, bind)
 
     def changed_at(self, path: str) -> float:
-        """Return the time of the last change, which may be cached."""
+        """Return the time of the last change of a file or directory, on the server's clock.
+
+        With `CACHED` it may be a minute old.
+        """
 
         def bind(cached: bool) -> Callable[[], float]:
             answer = self._answer("changed_at", path) if cached else None
@@ -338,7 +354,10 @@ class UnreliableFiles:
         self._ask(operation, path, bind)
 
     def _ask(self, operation: str, path: str, bind: Callable[[bool], Callable[[], T]]) -> T:
-        """Send a request, which `bind` makes; its names are looked up when it is sent."""
+        """Send a request, which `bind` makes, and let its fault happen, if it has one.
+
+        Its names are looked up when it is sent.
+        """
         self._check_alive()
         fault = None if self._faults is None else self._faults(operation, path)
         self._check_alive()
@@ -367,7 +386,10 @@ class UnreliableFiles:
             raise Crash
 
     def _answer(self, operation: str, path: str) -> list[str] | float | bool | None:
-        """Return the cached answer of the last minute; True if there is none."""
+        """Return the answer that was cached in the last minute; None: there is none.
+
+        True: the cached answer is that there is no such file.
+        """
         at, answer = self._answers.get((operation, path), (-STALE_S, None))
         if (operation, path) not in self._answers or self._awake_s() - at >= STALE_S:
             return None

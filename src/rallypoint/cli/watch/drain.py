@@ -86,7 +86,8 @@ class Drain(Request):
 
     command = DRAIN
     _lost_at: float | None = None
-    """When the asked coordinator went away, by the loop's clock."""
+    """The time at which the coordinator went away after it was asked, by the loop's clock; None: it
+    has not."""
     _told = ""
     """The last sentence that was printed."""
 
@@ -105,7 +106,11 @@ class Drain(Request):
         return Words(word(where[0]) if where else None, (node,))
 
     async def talk(self, asking: Asking) -> int:
-        """Ask for the drain. Raises DoubtError where the job would end with the node."""
+        """Ask for the drain, print its steps, and return the exit code.
+
+        Raises DoubtError if the job would end with the node and the user is to confirm that, and as
+        `Request.make`.
+        """
         try:
             return await self._wait_for(asking)
         except CoordinatorLostError:
@@ -130,7 +135,11 @@ class Drain(Request):
         return 0
 
     def _not_found(self, said: DrainAnswer) -> int:
-        """Handle the answer that the node is unknown; it may have left meanwhile."""
+        """Handle the answer that the node is unknown, and return the exit code.
+
+        If no coordinator went away, UsageError is raised. After a takeover the node may have left,
+        or may still attach: then NotHostedError is raised.
+        """
         (node,) = self.words.nodes
         if self._lost_at is None:
             raise UsageError(f"{shown(node)}: {said.text}")

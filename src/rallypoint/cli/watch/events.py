@@ -32,14 +32,14 @@ from rallypoint.errors import UsageError
 from rallypoint.observe.printing import JsonLine, Painted, Tint, json_text, print_error, say
 
 HOLD_S = 0.5
-"""How long `-f` waits for equal events of other nodes, in seconds."""
+"""How long `-f` waits for like events of other nodes before it prints an event, in seconds."""
 LINES_MAX = 24
 NEAR_S = 5.0
-"""The largest gap, in seconds, between two events that share a line."""
+"""The largest gap, in seconds, between two successive events that share a line."""
 SPAN_S = 2.0
 """The least time span in seconds of a folded line that shows the time of its last event, too."""
 MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
-"""The times that `since` parses, in words."""
+"""A description of the times that `since` parses, for an error's text."""
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
@@ -102,7 +102,7 @@ class Events(Question):
         super().__init__(scanned, words)
         last, age = scanned.get("--last"), scanned.get("--since")
         self._most: int | None = LINES_MAX
-        """The most lines; None: all."""
+        """The most lines of events from before the command began; None: all."""
         if last is not None:
             self._most = values.integer_within(last, 1, MAX_GIVEN)
         if scanned.on("--all"):
@@ -113,21 +113,21 @@ class Events(Question):
         self._follows, self._fails = scanned.on("--follow"), scanned.on("--failed")
         self._colour = shows_colours(scanned.read(EVENTS, "--color", "auto"))
         self._has_begun = False
-        """The events before the command began were printed."""
+        """Whether the events before the command began were printed."""
         self._last = 0
         """The number of the newest event that was printed or skipped."""
         self._life = 0
-        """The life of the job in which the events have these numbers."""
+        """The number of the life of the job to which `_last` belongs; 0: not known yet."""
 
     def show_file(self) -> int:
-        """Show the events of a file of `--history`, or of a kept job."""
+        """Show the events of a file of `--history`, or of a kept job. Returns the exit code."""
         file = self.words.file
         is_dir = is_kept(Given(file, ""))
         self._show_recorded(events_of(read_kept(file)) if is_dir else read_history(file), file)
         return 0
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Show the events of a kept job."""
+        """Show the events of a kept job, after the line `head`. Returns the exit code."""
         say(head)
         self._show_recorded(events_of(kept), kept.path)
         return 0
@@ -140,7 +140,10 @@ class Events(Question):
             print_error("rallypoint", f"{shown(where)}: {lost} could not be written to it")
 
     async def talk(self, asking: Asking) -> int:
-        """Show the events, with `-f` until the job has ended, or the reader is gone."""
+        """Print the events, with `-f` until the job has ended, or the reader is gone.
+
+        Returns the exit code. Raises as `Asking.next_value`.
+        """
         if not self._has_begun:
             known = await self._known(asking)
             self._has_begun = True
@@ -151,7 +154,7 @@ class Events(Question):
         return 0
 
     async def _known(self, asking: Asking) -> list[HistoryEntry]:
-        """Return the events up to now."""
+        """Ask for the events up to now, and return them. Raises as `Asking.next_value`."""
         asking.send(Ask(Subject.EVENTS))
         known, is_last = list[HistoryEntry](), False
         while not is_last:
@@ -184,13 +187,19 @@ class Events(Question):
         self._print(held)
 
     def _print(self, held: list[HistoryEntry]) -> bool:
-        """Print the held events, and return False if the reader is gone."""
+        """Print those of the held events that are wanted, and empty the list.
+
+        False: the reader is gone.
+        """
         wanted = self._wanted(held)
         held.clear()
         return not wanted or print_lines(self._lines(wanted), colour=self._colour)
 
     async def _look_for_another_life(self, asking: Asking) -> None:
-        """Begin anew if a coordinator knows nothing of the job's past, and counts events from 1."""
+        """Ask for the life of the job, and count events from 1 if it is another one than before.
+
+        Then a line says that events may be missing.
+        """
         life = decoded(await asking.answer(Ask(Subject.STATUS)), JobView).incarnation
         if self._life not in (0, life):
             say("the job was started anew: the last events before that may be missing")
@@ -205,7 +214,10 @@ class Events(Question):
         ]
 
     def _show(self, known: list[HistoryEntry]) -> bool:
-        """Show the events. False: the reader is gone."""
+        """Print the last lines of those of the events that are wanted, `_most` at most.
+
+        False: the reader is gone.
+        """
         wanted = self._wanted(known)
         lines = newest_of(self._lines(wanted), self._most, tell=not self.as_json)
         if not wanted and not self._follows and not self.as_json:
@@ -270,10 +282,10 @@ def _near_lines(entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None
 def event_line(
     entry: HistoryEntry, now: float, zone: tzinfo | None = None, last: float = 0.0
 ) -> str:
-    """`12:04:05 !
+    """Return the line of an event: `12:04:05 ! node b was lost: ...`.
 
-    node b was lost: ...`, with the date unless that is today's. `zone`: None is the local one.
-    `last`: the time of the last of several events in this line.
+    It has the date as well, unless that is today's. `zone`: None is the local one. `last` is the
+    time of the last of several events in this line; it is shown if it is later by `SPAN_S`.
     """
     mark = "!" if entry.is_wrong else " "
     name = re.escape(entry.node)
@@ -290,7 +302,7 @@ def event_line(
 def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
     """Return the last `most` lines (None: all).
 
-    `tell`: a first line says how many were left out.
+    `tell`: if some are left out and `most` is at least 2, the first of these lines says how many.
     """
     if most is None or len(lines) <= most:
         return lines
@@ -302,9 +314,10 @@ def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
 
 
 def since(text: str, now: float, zone: tzinfo | None = None) -> float:
-    """Return the time, in Unix seconds, of an age or a time in words. Raises ValueError.
+    """Return the time, in Unix seconds, of an age or a time in words.
 
-    A time without a date is the last one.
+    `now` is the present in Unix seconds. A time of day without a date is the last one before it.
+    Raises ValueError, and OverflowError for a date that no clock has.
     """
     text = text.strip()
     if (found := _AGE.fullmatch(text)) is not None:

@@ -8,16 +8,17 @@ from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.segments import Spending
 
 LONG_S = 60.0
-"""The least duration in seconds of a job without a fault for which the line is shown."""
+"""The least duration in seconds of a job without a fault for which the goodput line is shown."""
 VERY_LONG_S = 600.0
-"""The least duration in seconds of a job without known steps for which the line is shown."""
+"""The least duration in seconds of a job without known steps for which the goodput line is
+shown."""
 LEAST_SHARE = 0.01
 _MOST_SHOWN = 3
 _AT_WORK = (str(Spending.STEPS.value), str(Spending.UNKNOWN.value))
 
 
 def end_lines(view: GoodputView | None) -> tuple[str, ...]:
-    """Return one line for the end of a job, or none."""
+    """Return one line about goodput for the end of a job, or none for a short job."""
     if view is None or not view.wall_s:
         return ()
     wall = duration_text(view.wall_s)
@@ -47,5 +48,5 @@ def end_lines(view: GoodputView | None) -> tuple[str, ...]:
 
 
 def share(seconds: float, wall_s: float) -> str:
-    """Return a share in percent."""
+    """Return the share of `seconds` in `wall_s` as a text in percent."""
     return f"{100 * seconds / wall_s:.1f} %"

@@ -63,7 +63,7 @@ NO_END = "no end is known"
 
 
 def _is_of_job(note: NodeNote) -> bool:
-    """Return whether the node saw the job end, and did not leave before."""
+    """Return whether the node saw the job end, and neither left nor was preempted before."""
     return note.ended > 0 and not note.left and note.outcome != Outcome.PREEMPTED.value
 
 
@@ -85,7 +85,7 @@ class Kept(Struct):
     path: str
     notes: list[NodeNote]
     recorded: Recorded | None = None
-    """The history of the job; None: it is elsewhere."""
+    """The history of the job; None: it is elsewhere, or can't be read."""
     living: list[str] = field(default_factory=list)
     """The nodes whose agents run on this machine."""
     trouble: str = ""
@@ -93,17 +93,21 @@ class Kept(Struct):
 
     @property
     def newest(self) -> NodeNote | None:
-        """The note with the most knowledge."""
+        """The note with the most knowledge; None: there are no notes."""
         return max(self.notes, key=_how_much_it_knows, default=None)
 
     @property
     def last(self) -> StatusLine | None:
-        """The last status in the history."""
+        """The last status in the history; None: there is none."""
         return None if self.recorded is None else self.recorded.status
 
     @property
     def view(self) -> JobView | None:
-        """The last status, without nodes, with the end of the history or else of a node."""
+        """The last status, without nodes, with the job's end if it is known.
+
+        The end is that of the history, or else that of a node's note. None: the history has no
+        status.
+        """
         view = None if self.recorded is None else view_in(self.recorded)
         if view is None or self.last is None:
             return None
@@ -134,7 +138,7 @@ class Kept(Struct):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of the job is known."""
+        """Whether the job is known to have ended: by its verdict, or by the notes of its nodes."""
         if self.has_verdict or any(map(_is_of_job, self.notes)):
             return True
         # Where all others have left, the host that they have lost runs no workers any more.
@@ -144,9 +148,10 @@ class Kept(Struct):
 
 
 def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
-    """Ask, or show the kept files, with a line that says so. Blocks, and raises as `ask`.
+    """Ask, or show the kept files if no coordinator answers, with a line that says so.
 
-    A command that can't show them needs a running job: its error says where the end is kept.
+    Returns the exit code. Blocks, and raises as `ask`. A command that can't show kept files needs a
+    running job: its error says where the end is kept.
     """
     try:
         return ask()
@@ -202,8 +207,8 @@ def _is_of_another(kept: Kept, error: SomeError) -> bool:
 def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | None:
     """Return the kept files of the named job; None: there are none. Blocks for `READ_S` at most.
 
-    Raises RendezvousConnectionError for a dead disk, with the earlier error `failed`, and
-    UsageError.
+    Raises UsageError, and RendezvousConnectionError for a disk that does not answer; its text
+    begins with the earlier error `failed`.
     """
 
     def read() -> Kept | None:
@@ -222,14 +227,18 @@ def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | N
 
 
 def is_kept(where: Given | None) -> bool:
-    """Return whether a word names a directory with the kept files of one or more jobs."""
+    """Return whether a word names a directory with the kept files of one or more jobs.
+
+    Blocks on the file system.
+    """
     return where is not None and bool(kept_at(where.text))
 
 
 def kept_at(path: str) -> list[str]:
     """Return the directories of jobs that this path stands for, the newest first.
 
-    It is the directory itself, those in it, or those of jobs whose log files are in it.
+    It is the directory itself, those in it, or those of jobs whose log files are in it. Blocks on
+    the file system.
     """
     if "\0" in path or not os.path.isdir(path):
         return []
@@ -244,7 +253,7 @@ def kept_at(path: str) -> list[str]:
 
 
 def lines_of(paths: Sequence[str]) -> list[JobLine]:
-    """Return a line for each of these directories. Blocks."""
+    """Return a line for each of these directories with a node's note. Blocks."""
     found = []
     for path in paths:
         kept = Kept(path, notes_in(path, 16))  # A large job has thousands.
@@ -257,7 +266,10 @@ def lines_of(paths: Sequence[str]) -> list[JobLine]:
 
 
 def read_kept(path: str) -> Kept:
-    """Read a directory that `kept_at` has found. Blocks. Raises UsageError."""
+    """Read the kept files of the one job that this path stands for, as `kept_at` finds it.
+
+    Blocks. Raises UsageError if there is none, or several.
+    """
     if len(found := kept_at(path)) > 1:
         several = f"{shown(path)}: {len(found)} jobs are kept there"
         raise UsageError(f"{several}: rallypoint status {brief(path)} lists them")
@@ -279,7 +291,10 @@ def read_kept(path: str) -> Kept:
 
 
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
-    """Return the status of a kept job in at most `most` lines."""
+    """Return the status of a kept job, after the line `head`.
+
+    It is cut to `most` lines, unless the ends of its nodes need more.
+    """
     now, view, newest, where = wall_time(0.0), kept.view, kept.newest, brief(kept.path)
     kept_ranks = {line.rank for note in kept.notes for line in note.output}
     rows: list[str] = []
@@ -312,7 +327,10 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
 
 
 def events_of(kept: Kept) -> Recorded:
-    """Return the kept events. Raises RendezvousConnectionError where they are elsewhere."""
+    """Return the kept events.
+
+    Raises RendezvousConnectionError where they are elsewhere, or can't be read.
+    """
     if kept.recorded is None:
         where = "" if kept.newest is None else f": {kept.trouble or _elsewhere(kept.newest)}"
         raise RendezvousConnectionError(
@@ -383,7 +401,7 @@ def _path_of(asked: Question) -> str:
 
 
 def _meant(asked: Question) -> JobAt | None:
-    """Return the named job; None: one on this machine."""
+    """Return the named job; None: it is not found, or several jobs are meant."""
     try:
         jobs = asked.jobs or asked.find()
     except RallypointError:

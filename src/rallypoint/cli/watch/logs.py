@@ -69,7 +69,7 @@ record of a job that has ended.
 
 
 class LogLine(Struct, frozen=True):
-    """One line of `--json`."""
+    """One line of `rallypoint logs --json`."""
 
     rank: int
     node: str
@@ -95,33 +95,36 @@ class Logs(OfWorkers):
 
     def _begin(self) -> None:
         self._held: list[tuple[float, WorkerLine]] = []
-        """The lines that were not printed yet, each with its time of arrival."""
+        """The lines that were not printed yet, each with the time when this command got it."""
         self._held_json: list[LogLine] = []
         """The lines for `--json` that were not printed yet."""
         self._unread: set[tuple[int, int]] = set()
         """The ranks and streams without kept output."""
         self._read = HowFar()
         self._life = 0
-        """The number of the job's life."""
+        """The number of the job's life; 0: not known yet."""
         self._left_in = -1
         """The round in which the coordinator went away, until it is known whether the round
-        continues."""
+        continues; -1: none."""
         self._has_begun = False
         """Whether something was printed."""
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """Read the named workers from the words, among them a directory of a kept job."""
+        """Read the ranks, the nodes and the endpoint from the words, or a directory of a kept job.
+
+        Raises UsageError.
+        """
         kept = [word for word in scanned.words if is_kept(Given(word, word))]
         words = read_workers(scanned, [word for word in scanned.words if word not in kept])
         return replace(words, file=kept[0] if kept else "")
 
     def show_file(self) -> int:
-        """Show the newest kept lines of the job in a directory."""
+        """Print the newest kept lines of the job in a directory. Returns the exit code."""
         return self.show_kept(read_kept(self.words.file), "")
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Show the newest kept lines of the named workers."""
+        """Print the newest kept lines of the named workers, and return the exit code."""
         if head:
             say(head)
         ranks, nodes = self.words.ranks, self.words.nodes
@@ -150,7 +153,12 @@ class Logs(OfWorkers):
         return 0
 
     async def talk(self, asking: Asking) -> int:
-        """Show the lines. Nodes have answered after five seconds; with `-f` the job has ended."""
+        """Print the newest lines, with `-f` also new ones until the job has ended.
+
+        Returns the exit code. Nodes that have not answered within five seconds are named. Raises as
+        `Asking.next_value`. Without `-f` it raises RendezvousConnectionError if nodes are missing
+        and none has sent a line.
+        """
         ranks, nodes = self.words.ranks, self.words.nodes
         wanted = Ask(Subject.LOGS, 0, self._follows, ranks=ranks, nodes=nodes, newest=self._newest)
         if not self._follows:
@@ -177,7 +185,10 @@ class Logs(OfWorkers):
             raise RendezvousConnectionError("no node sent a line")
 
     def _further(self, wanted: Ask) -> Ask:
-        """Return the question for the lines after the printed ones."""
+        """Return the question for the lines after those that were read before.
+
+        Of too many streams, only lines written from now on are asked for.
+        """
         if len(read := self._read.all) <= READ_MAX:
             self._left_in = max((place.round for place in read), default=-1)
             return replace(wanted, newest=ALL_LINES, read=read, incarnation=self._life)
@@ -211,7 +222,7 @@ class Logs(OfWorkers):
         say("the job has ended")
 
     def _take(self, part: Gathered, now: float) -> None:
-        """Keep the lines of a part for printing."""
+        """Keep the lines of a part for printing, and note how far each stream was read."""
         if part.told and part.incarnation != self._life:
             if self._life:
                 say("the job was started anew: the last lines before that may be missing")
@@ -243,9 +254,9 @@ class Logs(OfWorkers):
             self._held_json.append(line)
 
     def _print(self, ripe_at: float) -> bool:
-        """Print the lines that arrived before `ripe_at`, and equal ones.
+        """Print the held lines that this command got before `ripe_at`, and equal ones.
 
-        False: the reader is gone.
+        At first only the newest of them. False: the reader is gone.
         """
         newest, lines = self._newest, self._ripe(ripe_at)
         if not self._has_begun:
@@ -257,7 +268,7 @@ class Logs(OfWorkers):
         return print_lines(lines)
 
     def _ripe(self, ripe_at: float) -> list[str]:
-        """Return the lines to print now."""
+        """Take the lines to print now from the held ones, and return them as texts."""
         if self.as_json:
             told = sorted(self._held_json, key=lambda line: line.time)
             self._held_json = []
@@ -290,5 +301,5 @@ def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
 
 
 def left_out_text(left_out: int) -> str:
-    """In place of lines that came too fast."""
+    """Return the line that stands in place of output that came too fast to be sent."""
     return f"... {count(left_out, 'byte')} left out: the workers wrote more than can be sent"

@@ -20,7 +20,7 @@ from rallypoint.errors import UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text
 
 ANSWER_S = TAKEOVER_S + 60.0
-"""How long to wait for the answer: another node may be taking the job over."""
+"""How many seconds to wait for the answer: another node may be taking the job over."""
 _DEEDS = {"exclude": Subject.EXCLUDE, "allow": Subject.ALLOW}
 
 NODES = Command(
@@ -81,7 +81,10 @@ class Nodes(Request):
         return Words(word(words[0]) if words else None, nodes, deed=deed)
 
     async def talk(self, asking: Asking) -> int:
-        """Ask, and show the machines or the answer to a request."""
+        """Ask, and print the machines held back from rounds, or the answer to a request.
+
+        Returns the exit code. Raises as `Request.request`.
+        """
         if self.words.deed:
             wanted = Ask(_DEEDS[self.words.deed], nodes=self.words.nodes)
             self.tell(decoded(await self.request(asking, wanted), Said))
@@ -98,7 +101,7 @@ run = partial(question.run, Nodes)
 
 
 def table(held: tuple[HeldBack, ...]) -> list[str]:
-    """Return one line for each machine, with a head."""
+    """Return one line for each machine that is held back, after a line with the headings."""
     rows = [("node", "since", "until", "why")]
     rows += [(_name(each), _since(each), _until(each), each.why) for each in held]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]

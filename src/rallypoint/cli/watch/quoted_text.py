@@ -9,17 +9,17 @@ import re
 from textwrap import wrap
 
 PARTS_MAX = 4
-"""The most lines of a terminal for one long line of a worker."""
+"""The most lines of a terminal that one long line of a worker takes."""
 _LEAST_PATH = 20
-"""The least length of a path's end that is shown before the name of a function is cut."""
+"""The least length of a path's end that is left before the name of a function is cut."""
 _FRAME = re.compile(r'(?P<head>.{0,40}?File ")(?P<path>.*)(?P<line>", line \d+)(?P<function>.*)')
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """Return this line in at most `room` columns.
+    """Return this line as lines of at most `room` columns.
 
     Of a stack frame the beginning of the path is left out, and if necessary the end of the
-    function's name; any other line is wrapped.
+    function's name. What is still too long is wrapped, and cut after `PARTS_MAX` lines.
     """
     if len(line) <= room:
         return [line]
@@ -45,7 +45,7 @@ def _short_frame(frame: re.Match[str], room: int) -> str:
 
 
 def _wrapped(line: str, room: int) -> list[str]:
-    """Wrap a text, and return its first lines, which say what it is about."""
+    """Wrap a text, and return its first lines, at most `PARTS_MAX` of them."""
     margin = " " * min(len(line) - len(line.lstrip()), room // 4)
     parts = wrap(
         line.strip(),

@@ -21,7 +21,10 @@ SIZE_MAX = 1 << 30
 
 
 def is_history(where: Given | None) -> bool:
-    """Return whether a person means a file, and no endpoint."""
+    """Return whether a person means a file of `--history`, and no endpoint.
+
+    The word is a file's name if there is such a file, or it ends with `.jsonl`.
+    """
     if where is None or "\0" in where.text:
         return False
     return os.path.isfile(where.text) or where.text.endswith(".jsonl")
@@ -64,7 +67,10 @@ def _check_type(path: str, mode: int) -> None:
 
 
 def view_in(recorded: Recorded) -> JobView | None:
-    """Return the view of the job at the file's last status, with its last rounds."""
+    """Return the view of the job at the file's last status, with its last rounds.
+
+    None: the file has no status.
+    """
     if recorded.status is None:
         return None
     view, known = recorded.status.view, {past.round for past in recorded.rounds}

@@ -54,18 +54,19 @@ directory; the default is your job on this machine.
 
 
 _LEAST = 2
-"""The least number of lines of a group, its heading included."""
+"""The least number of lines for a group of equal stacks, its heading included."""
 _MARGIN = 4
 _FUNCTION_MAX = 30
 _PLACE_LEAST = 24
-"""The least length of a place's end that is shown, however long the function's name is."""
+"""The least length of the end of a call's FILE:LINE that is shown, however long the function's name
+is."""
 _PROCESS = re.compile(r"process \d+ \((.*?)\) ")
-"""The pattern of a process in the agent's text (`process/stacks.py`): a group shows the program
-only."""
+"""The pattern of a process in the agent's text (`process/stacks.py`). In the text of several
+workers only its program is left, without the pid."""
 
 
 class RankStacks(Struct, frozen=True):
-    """One line of `--json`."""
+    """One line of `rallypoint stacks --json`."""
 
     rank: int
     node: str
@@ -79,7 +80,11 @@ class Stacks(OfWorkers):
     command = STACKS
 
     async def talk(self, asking: Asking) -> int:
-        """Show the stacks. All nodes have answered after five seconds."""
+        """Ask for the stacks of the named workers, and print them. Returns the exit code.
+
+        Nodes that have not answered within five seconds are named. Raises as `Asking.next_value`,
+        and RendezvousConnectionError if nodes are missing and none has sent a stack.
+        """
         found: list[RankStacks] = []
         wanted = Ask(Subject.STACKS, ranks=self.words.ranks, nodes=self.words.nodes)
         async for part in gather(asking, wanted):
@@ -104,7 +109,11 @@ run = partial(question.run, Stacks)
 def stacks_lines(
     stacks: Mapping[int, str], nodes: Mapping[int, str], width: int = 80, most: int = LINES_MAX
 ) -> list[str]:
-    """Return at most `most` lines of at most `width` characters, of stacks and nodes by rank."""
+    """Return at most `most` lines of at most `width` characters about workers' stacks.
+
+    `stacks` and `nodes` have the text and the node of each rank. Workers with equal stacks share
+    lines, and rare stacks come first.
+    """
     groups = fold_stacks(stacks)
     if not groups:
         return ["no workers run"]
@@ -134,7 +143,7 @@ def _cut(groups: Sequence[StackGroup], blocks: Sequence[list[str]], most: int) -
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Return the share of the room for each block.
+    """Return how many lines of the room each block gets.
 
     What the short ones leave is for the long ones.
     """
@@ -165,7 +174,7 @@ def _block(group: StackGroup, nodes: Mapping[int, str], width: int) -> list[str]
 
 
 def _frame(frame: StackFrame, width: int) -> str:
-    """Return the function and its place: the end of a long path, with the line's number."""
+    """Return the line of a call: the function, and the end of its path with the line's number."""
     margin = " " * _MARGIN
     if not frame.place:
         return _fit(margin + frame.function, width)

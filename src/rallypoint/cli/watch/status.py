@@ -56,7 +56,8 @@ from rallypoint.errors import AccessError, RallypointError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw, say
 
 ANSWER_S = 5.0
-"""The time limit in seconds of a coordinator's answer, for several jobs or `--watch`."""
+"""The time limit in seconds of a coordinator's answer, in a table of several jobs or with
+`--watch`."""
 WATCH_S = 1.0
 """The interval of `--watch`, in seconds."""
 
@@ -109,14 +110,17 @@ class Status(Question):
         self._most = ALL_LINES if scanned.on("--all") else LINES_MAX
         self._colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
         self._shown: tuple[JobView, float] | None = None
-        """The newest view, and its time."""
+        """The newest view, and when it was shown in Unix seconds; None: none was."""
 
     def find(self) -> list[JobAt]:
         """Return the named job, or all jobs on this machine if no place is named."""
         return read_job(STATUS, self.scanned, self.words.where)
 
     async def ask(self) -> int:
-        """Ask, and show the status of the job, or a table of several jobs."""
+        """Ask, and print the status of the job, or a table of several jobs.
+
+        Returns the exit code. Raises as `Question.ask`.
+        """
         job, token = self.jobs[0], self.tokens[0]
         look: Callable[[], Coroutine[Any, Any, list[JobLine]]]
         if len(self.jobs) > 1:
@@ -133,7 +137,10 @@ class Status(Question):
         return await self._show_tables(look)
 
     async def talk(self, asking: Asking) -> int:
-        """Ask, and show the status, once or with `--watch`."""
+        """Ask, and print the status, once or with `--watch` until the job has ended.
+
+        Returns the exit code. Raises as `Asking.next_value`.
+        """
         if not self._watches:
             self._show(decoded(await asking.answer(Ask(Subject.STATUS)), JobView))
             return 0
@@ -145,7 +152,7 @@ class Status(Question):
         return 0
 
     async def _watch(self, asking: Asking) -> None:
-        """Show the job until it has ended, or the reader is gone.
+        """Show the job's status each second until it has ended, or the reader is gone.
 
         Raises CoordinatorLostError if the coordinator is silent, so that an old view is not taken
         for news.
@@ -175,7 +182,10 @@ class Status(Question):
         return self._show_lines(self._lines(view, clock_text(now)))
 
     def _show_stale(self) -> None:
-        """Mark the view that a terminal shows as old."""
+        """Show the last view in the terminal again, marked as old.
+
+        Nothing is shown elsewhere than in a terminal.
+        """
         if self._shown is None or self.as_json or not can_redraw():
             return
         view, at = self._shown
@@ -186,7 +196,10 @@ class Status(Question):
         return partial(status_lines, view, where=self.jobs[0].words, clock=clock)
 
     async def _show_tables(self, look: Callable[[], Coroutine[Any, Any, list[JobLine]]]) -> int:
-        """Show the table of jobs once, or with `--watch` each second until all jobs have ended."""
+        """Show the table of jobs once, or with `--watch` each second until all jobs have ended.
+
+        Returns the exit code. `look` asks for the jobs.
+        """
         jobs = await look()
         while self._show_table(jobs) and self._watches and not all(map(has_ended, jobs)):
             await asyncio.sleep(WATCH_S)
@@ -202,7 +215,10 @@ class Status(Question):
         return self._show_lines(partial(table_lines, jobs, clock=clock, whole_names=whole_names))
 
     def _show_lines(self, lines: Callable[[int, int], Sequence[str]]) -> bool:
-        """Return whether anybody may read more. `lines`: of at most such a width, and so many."""
+        """Print the lines, or with `--watch` in a terminal replace those before.
+
+        False: the reader is gone. `lines` returns them for a width and a greatest number.
+        """
         width, height = screen_size()
         if self._watches and can_redraw():
             # At least two: a terminal that does not know its size may say anything.
@@ -210,7 +226,7 @@ class Status(Question):
         return print_lines(lines(width, self._most), colour=self._colour)
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Show the status of a kept job."""
+        """Show the status of a kept job, after the line `head`. Returns the exit code."""
         if self.as_json:
             print_text(JsonLine(json_text(kept.view or kept.notes)))
             return 0
@@ -218,7 +234,10 @@ class Status(Question):
         return 0
 
     def show_file(self) -> int:
-        """Show the status in a file of `--history`, or of the jobs in a directory."""
+        """Show the status in a file of `--history`, or of the jobs in a directory.
+
+        Returns the exit code. Raises UsageError.
+        """
         file = self.words.file
         if not is_kept(word(file)):
             return self._show_recorded(file)
@@ -244,7 +263,10 @@ class Status(Question):
         return 0
 
     def has_ended(self, end: JobEndedError) -> int:
-        """Show how a job ended of which nothing is kept on this machine."""
+        """Print how a job ended of which nothing is kept on this machine.
+
+        Returns the exit code. With `--json` the error is raised.
+        """
         if self.as_json:
             raise end
         print_text(f"{job_name(self.jobs[0].name)}: {end}")
@@ -255,13 +277,13 @@ run = partial(question.run, Status)
 
 
 async def _recorded(job: JobAt, register: RegisterConfig, token: JobToken | None) -> list[JobLine]:
-    """Return all jobs with a record in this place."""
+    """Ask all jobs with a record in this place at once, and return a line for each."""
     run_ids = await recorded_jobs(register)
     return await _lines_of([(replace(job, run_id=run_id), token) for run_id in run_ids])
 
 
 async def _lines_of(jobs: list[tuple[JobAt, JobToken | None]]) -> list[JobLine]:
-    """Return the lines of all jobs, asked at once.
+    """Ask all jobs at once, and return their lines.
 
     One that does not answer, a stopped process for example, holds up no other.
     """
@@ -290,5 +312,5 @@ async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
 
 
 def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
-    """Return a line for a job whose status is unknown."""
+    """Return a line for a job whose status is unknown, with the reason `why`."""
     return JobLine(job.name, state, since_s, 0, 0, 0, -1, -1, None, why)

@@ -23,7 +23,7 @@ from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24
 DETAIL_MAX = 6
-"""The most lines of a worker's last output."""
+"""The most lines that are shown of the last output of the worker that failed first."""
 SILENT_LINES = 3
 """The most silent nodes that have a line each."""
 NAME_LEAST = 20
@@ -34,7 +34,7 @@ _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not 
 _LABEL = 12
 _QUOTED = "| "
 _FAULTS = frozenset({"failure", "loss", "infrastructure", "hang"})
-"""The ends of rounds that are faults."""
+"""The kinds of end of a round that count as faults."""
 _UNASKED = frozenset({"no answer", "no access"})
 _STANDS = frozenset({"no progress", "hang suspected"})
 _TINTS = {
@@ -56,10 +56,11 @@ def status_lines(
     clock: str = "",
     kept_ranks: Collection[int] = (),
 ) -> list[str]:
-    """At most `most` lines of at most `width` characters; the last one says what was left out.
+    """Return a job's status in at most `most` lines of at most `width` characters.
 
-    `where`: the words that name this job to a command, for commands to type next; None: it can't be
-    asked. `clock`: the time of day at which this was so. `kept_ranks`: as of `advice`.
+    If there are more, the last one says how many were left out. `where`: the words that name this
+    job to a command, for commands to type next; None: it can't be asked. `clock`: the time of day
+    at which this was so. `kept_ranks`: as of `advice`.
     """
     blocks = [
         ("because", _because(view)),
@@ -91,7 +92,10 @@ def status_lines(
 
 
 def next_lines(advice: Advice, where: str, width: int) -> list[str]:
-    """Return the lines with the next step."""
+    """Return the lines of a status that show this advice as the next step.
+
+    `where` are the words that name the job in a command.
+    """
     if not advice.command:
         return labelled("next", [advice.text], width, Tint.BOLD)
     room = max(width - 2 - _LABEL, 20)
@@ -106,7 +110,7 @@ def next_lines(advice: Advice, where: str, width: int) -> list[str]:
 def command_lines(command: str, room: int) -> list[str]:
     """Return a command in lines of at most `room` columns, which can be typed or copied.
 
-    No word is cut, and a line that continues ends with a backslash.
+    No word is cut, even if it is longer, and a line that continues ends with a backslash.
     """
     lines = [""]
     for word in command.split(" "):
@@ -187,14 +191,15 @@ def table_lines(
 
 
 def has_ended(job: JobLine) -> bool:
-    """Return whether the job has ended."""
+    """Return whether this line of a table says that the job has ended."""
     return job.state == _SUCCEEDED or job.state in _FAILED
 
 
 def _runs_well(job: JobLine) -> int:
     """Return the place of a job in the order of a table.
 
-    Jobs that stand still, that have failed, that run, that are done.
+    First jobs that stand still or wait, then those that have failed, those that run, and those that
+    have succeeded.
     """
     if job.state in _FAILED:
         return 1
@@ -204,7 +209,10 @@ def _runs_well(job: JobLine) -> int:
 
 
 def state_word(state: str) -> str:
-    """Return the state in words; it is also the name of a class of exit codes."""
+    """Return a job's state as people read it; an outcome has a word of its own.
+
+    It is also the name of a class of exit codes.
+    """
     outcome = of_word(state)
     return state if outcome is None else outcome.row.state or state
 
@@ -218,7 +226,7 @@ def _headline(view: JobView) -> str:
 
 
 def _because(view: JobView) -> list[str]:
-    """Return the reason of the present state, unless the end of the last round contains it."""
+    """Return the reason of the present state, unless the end of the last round says it."""
     if view.verdict is not None or view.reason in ("", "the first round"):
         return []
     return [] if view.past and view.past[-1].end_text == view.reason else [view.reason]
@@ -233,7 +241,7 @@ def _waits_for(view: JobView) -> list[str]:
 
 
 def _behind(view: JobView) -> list[str]:
-    """Return the worker that seems to hold the others up, if there is one."""
+    """Return the line about the worker that seems to hold the others up; none: there is no such."""
     found = behind(view)
     if found is None:
         return []
@@ -255,7 +263,10 @@ def _named(nodes: Sequence[str]) -> str:
 
 
 def _silent(view: JobView) -> list[str]:
-    """Return the lines about silent nodes; many equally silent nodes share one line."""
+    """Return the lines about silent nodes, at most `SILENT_LINES` of a kind; more share one.
+
+    Of one kind are the nodes without a connection, of the other those that are connected.
+    """
     unheard = [node for node in silent(view) if node.is_connected]
     gone = [node for node in silent(view) if not node.is_connected]
     return [
@@ -343,7 +354,7 @@ def _nodes(view: JobView) -> list[str]:
 
 
 def _log_files(view: JobView) -> list[str]:
-    """Return the unwritable log files, and their nodes.
+    """Return the lines about unwritable log files, with their nodes.
 
     Each node has its own directory: of nodes with the same fault the path of one is shown.
     """
@@ -379,9 +390,9 @@ def _held_text(held: HeldBack) -> str:
 
 
 def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
-    """Return the end of the last ended round, and the message of its first failure.
+    """Return the label and the lines about the end of the last ended round, if there is one.
 
-    `is_whole`: also the slowest node in each phase.
+    They have the last output of its first failure. `is_whole`: also the slowest node in each phase.
     """
     if not view.past:
         return []
@@ -401,7 +412,10 @@ def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
 
 
 def cause_detail(cause: FirstCause | None) -> list[str]:
-    """Return the last lines of the worker that failed first."""
+    """Return the last lines of the worker that failed first, after its error message.
+
+    A message that is in these lines or in the text of the cause is not repeated.
+    """
     if cause is None:
         return []
     detail = [line for line in cause.detail.splitlines() if line.strip()]
@@ -412,7 +426,7 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
 
 
 def labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
-    """Return the texts beside their label.
+    """Return the lines of these texts, with their label before the first one.
 
     Long texts are wrapped; each line of a worker's text (`| ...`) begins with that mark.
     """

@@ -23,7 +23,10 @@ COLOUR = Setting(
 
 
 def shows_colours(choice: str) -> bool:
-    """Return whether lines are printed in colours. `choice`: the value of `--color`."""
+    """Return whether lines are printed in colours.
+
+    `choice` is the value of `--color`; `auto` depends on the terminal, NO_COLOR and TERM.
+    """
     if choice != "auto":
         return choice == "always"
     no_color, term = os.environ.get("NO_COLOR"), os.environ.get("TERM")
@@ -41,12 +44,15 @@ def is_terminal() -> bool:
 
 
 def can_ask() -> bool:
-    """Return whether a person can be asked, and answer."""
+    """Return whether stdin and stdout are terminals, so that a person can be asked."""
     return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 
 def says_yes(question: str) -> bool:
-    """Ask a person, and wait for the answer. Raises KeyboardInterrupt."""
+    """Ask a person on the terminal, and return whether the answer is yes. Blocks.
+
+    Raises KeyboardInterrupt.
+    """
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -54,7 +60,10 @@ def says_yes(question: str) -> bool:
 
 
 def screen_size() -> tuple[int, int]:
-    """Columns and rows; what is no terminal has as many columns as anybody wants."""
+    """Return the columns and rows of the terminal.
+
+    Where stdout is no terminal there are 200 of each.
+    """
     if not is_terminal():
         return 200, 200
     try:
@@ -65,7 +74,7 @@ def screen_size() -> tuple[int, int]:
 
 
 def print_lines(lines: Sequence[str], *, colour: bool = False) -> bool:
-    """Print any number of lines, without leaving any out. As `print_text`."""
+    """Print any number of lines, without leaving any out. Returns and raises as `print_text`."""
     at_once = REPORT_MAX // (2 * LINE_MAX)
     starts = range(0, len(lines), at_once)
     return all(print_text(*lines[start : start + at_once], colour=colour) for start in starts)

@@ -38,13 +38,13 @@ _OPTIONS = (
 
 
 def command(row: Row) -> Command:
-    """Return the options and the help of this command."""
+    """Return the definition of the command of this row: its options and its help."""
     top = f"usage: rallypoint {row.name} [ENDPOINT] [options]\n\n{row.text}"
     return Command(row.name, top, (_OPTIONS, HOW_TO_FIND), EXIT_CODES, may_have=("ENDPOINT",))
 
 
 class Wish(Request):
-    """One of these commands."""
+    """A request for a checkpoint, another round or the end of a job."""
 
     row: ClassVar[Row]
 
@@ -55,7 +55,11 @@ class Wish(Request):
         self.late = f"not done within {self.limit_s:g} s (--timeout)"
 
     async def ask(self) -> int:
-        """Make the request; a job that no word names has to be confirmed in a terminal."""
+        """Make the request, and return the exit code.
+
+        For a job that no word names, which is the only one on this machine, say which it is. If
+        workers are to stop, that has to be confirmed in a terminal: DoubtError is raised.
+        """
         named = self.scanned.get("--job") or self.scanned.get("--rdzv-id")
         if self.jobs[0].is_here and not named:
             job = f"{job_name(self.jobs[0].name)} at {self.jobs[0].endpoint}"
@@ -67,15 +71,18 @@ class Wish(Request):
         return await super().ask()
 
     async def talk(self, asking: Asking) -> int:
-        """Make the request, and print the answer."""
+        """Make the request, print the answer, and return the exit code."""
         return self.tell(decoded(await self.request(asking, Ask(Subject(self.row.name))), Said))
 
     def is_over(self, end: JobEndedError) -> int:
-        """Report that the job has ended after the request."""
+        """Report that the job has ended after the request; only a cancel is then done.
+
+        Returns the exit code.
+        """
         is_done = self.row.name == Subject.CANCEL.value
         return self.tell(Said(f"the job {Outcome(end.outcome).row.verb}: {end.reason}", is_done))
 
 
 def run(row: Row, argv: list[str]) -> int:
-    """Run one of these commands; see `question.run`."""
+    """Run the command of this row, and return its exit code; see `question.run`."""
     return question.run(type("Wish", (Wish,), {"row": row, "command": command(row)}), argv)

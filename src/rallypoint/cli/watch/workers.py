@@ -31,11 +31,11 @@ class OfWorkers(Question):
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """Ranks, nodes and an endpoint, in any order. Raises UsageError."""
+        """Read ranks, nodes and an endpoint from the words, in any order. Raises UsageError."""
         return read_workers(scanned, scanned.words)
 
     def find(self) -> list[JobAt]:
-        """Return the named job, whose workers the command is about."""
+        """Return the named job, whose workers the command is about. Raises as `Question.find`."""
         try:
             return super().find()
         except RendezvousConnectionError as error:
@@ -68,7 +68,8 @@ def read_workers(scanned: Scanned, words: Sequence[str]) -> Words:
 async def next_part(asking: Asking) -> tuple[Gathered, bool]:
     """Return the next part of an answer, and whether it is the last one.
 
-    May be cancelled, and called again. Raises as `Asking.next_value`.
+    A part before the last one is acknowledged. May be cancelled, and called again. Raises as
+    `Asking.next_value`.
     """
     value, is_last = await asking.next_value()
     if not is_last:
@@ -77,7 +78,7 @@ async def next_part(asking: Asking) -> tuple[Gathered, bool]:
 
 
 async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
-    """Yield all parts of the answer. Raises as `Asking.next_value`."""
+    """Ask, and yield all parts of the answer. Raises as `Asking.next_value`."""
     asking.send(question)
     is_last = False
     while not is_last:
@@ -86,7 +87,7 @@ async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
 
 
 def say_missing(part: Gathered) -> None:
-    """Print the names of nodes without an answer."""
+    """Print the names of nodes without an answer, and the reasons."""
     why_of: dict[str, list[str]] = {}
     for node, why in part.missing.items():
         why_of.setdefault(why, []).append(node)
@@ -96,7 +97,10 @@ def say_missing(part: Gathered) -> None:
 
 
 def is_endpoint(word: str) -> bool:
-    """Return whether a word is the job's endpoint; a host without a port may be a node's name."""
+    """Return whether a word is read as the job's endpoint: it has a port or a slash.
+
+    A host without a port may be a node's name.
+    """
     return bool(_ENDPOINT_LIKE.fullmatch(word)) or "/" in word
 
 

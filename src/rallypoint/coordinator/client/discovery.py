@@ -46,36 +46,38 @@ from rallypoint.wire.address import Address
 RETRY_S = 0.2
 RESOLVE_RETRY_S = 1.0
 FOREIGN_MAX = 5
-"""The number of answers of another program after which the search ends."""
+"""The number of attempts answered by another program than a coordinator after which the search
+ends."""
 TOKEN_TIMEOUT_S = 10.0
 SELF_DIAL_TIMEOUT_S = 5.0
 FIRST_LOOK_UP_S = 1.0
 LONGEST_LOOK_UP_S = 32.0
-"""The longest time for a lookup in seconds; it doubles with each attempt, since a slow name server
-answers in the end."""
+"""The longest time limit of a lookup in seconds. The limit doubles each time it is exceeded, since
+a slow name server answers in the end."""
 
 HostCoordinator = Callable[[Sequence[socket], LookupToken | None], Coordinator]
-"""Makes the coordinator on sockets that were bound for it."""
+"""The function that makes the coordinator on sockets that were bound for it."""
 OnStatus = Callable[[str], None]
 EndpointLookUp = Callable[[Endpoint], Awaitable[Resolved | NotYet]]
 DialAny = Callable[[Sequence[Address]], Awaitable[ClientConnection]]
-"""Makes one attempt to reach the coordinator at any of these addresses. Raises as `dial` does."""
+"""The function that makes one attempt to reach the coordinator at any of these addresses. Raises as
+`dial` does."""
 
 
 def embed(settings: SharedSettings) -> HostCoordinator:
-    """Return the factory of a job's coordinator in a program that shows no events."""
+    """Return the function that makes a job's coordinator in a program that shows no events."""
     hosting = Hosting(lambda run_id, record: None, settings)
     return lambda listeners, lookup_token: Coordinator(listeners, hosting, lookup_token)
 
 
 class Connected(Struct, frozen=True):
-    """The first connection, and the function that makes further ones."""
+    """A node's first connection to the coordinator, and the function that makes further ones."""
 
     connection: ClientConnection
     dial: Dial
     token: bytes | None
     coordinator: Coordinator | None
-    """The coordinator, if it lives in this process."""
+    """The coordinator, if it lives in this process; else None."""
 
 
 async def discover(
@@ -85,12 +87,11 @@ async def discover(
     on_status: OnStatus,
     look_up: EndpointLookUp = resolve,
 ) -> Connected:
-    """Find the coordinator, or host it.
+    """Find the coordinator, or host it in this process; return the connection to it.
 
-    May take as long as the join timeout.
-
-    Raises UsageError, AccessError, ProtocolError, RendezvousConnectionError or
-    RendezvousTimeoutError; then nothing is left open.
+    Waits for a name that does not resolve for the join timeout, and for a host for the host
+    timeout. Raises UsageError, AccessError, ProtocolError, RendezvousConnectionError,
+    RendezvousTimeoutError or InfrastructureError; then nothing is left open.
     """
     return await _Discovery(config, access, on_status, look_up).run(host_coordinator)
 
@@ -124,11 +125,17 @@ class _Discovery:
 
     @property
     def _known_s(self) -> float:
-        """The seconds since the name first resolved, in which some node should host."""
+        """The seconds for which the name has resolved, in which some node should host.
+
+        0: the name does not resolve.
+        """
         return 0.0 if self._known_since is None else self._loop.time() - self._known_since
 
     async def _resolve(self) -> tuple[Address, ...]:
-        """Wait until the name resolves."""
+        """Wait until the name resolves, and return its addresses.
+
+        Raises RendezvousTimeoutError after the join timeout, and UsageError.
+        """
         config = self._config
         while True:
             self._looked_up_at = self._loop.time()
@@ -155,7 +162,8 @@ class _Discovery:
     async def _has_moved(self, addresses: tuple[Address, ...]) -> bool:
         """Return whether the name has other addresses now.
 
-        The lookups are limited: a thousand waiting nodes must not flood a name server.
+        It is looked up at most once a second: a thousand waiting nodes must not flood a name
+        server.
         """
         if self._loop.time() - self._looked_up_at < RESOLVE_RETRY_S:
             return False
@@ -164,7 +172,10 @@ class _Discovery:
     # Hosting
 
     def _bind(self, addresses: tuple[Address, ...]) -> list[socket]:
-        """Return the listening sockets of a coordinator of our own; empty: another node hosts."""
+        """Return the listening sockets of a coordinator of our own; empty: another node hosts.
+
+        Raises UsageError if this node has to host and can't.
+        """
         config = self._config
         if config.is_host is False:
             return []
@@ -212,7 +223,10 @@ class _Discovery:
     async def _dial_own(
         self, addresses: tuple[Address, ...], secret: bytes | None, listeners: Sequence[socket]
     ) -> ClientConnection:
-        """Dial the endpoint as every node does: it may lead to another coordinator."""
+        """Dial the endpoint as every node does: it may lead to another coordinator.
+
+        A node that has to host dials its own sockets if the endpoint can't be reached.
+        """
         run_id = self._config.run_id
         try:
             return await dial(addresses, run_id, secret, SELF_DIAL_TIMEOUT_S)
@@ -226,7 +240,11 @@ class _Discovery:
     # Joining
 
     async def _join(self, addresses: tuple[Address, ...]) -> Connected | None:
-        """Dial until some node hosts; return None when the name has other addresses."""
+        """Dial until some node hosts, and return the connection to it.
+
+        None: the name has other addresses now. Raises RendezvousTimeoutError after the host
+        timeout, ForeignPeerError, AccessError and other errors of `dial`.
+        """
         config, access = self._config, self._access
         foreign, secret = 0, None
         while True:
@@ -255,7 +273,7 @@ class _Discovery:
     def _connected(
         self, connection: ClientConnection, addresses: tuple[Address, ...], secret: bytes | None
     ) -> Connected:
-        """Return the connection to the coordinator of another process."""
+        """Return the connection to another process's coordinator, and how to dial it again."""
         config = self._config
         dial_any = partial(dial, run_id=config.run_id, token=secret)
         redial = Redial(config.endpoint, addresses, dial_any, self._look_up)
@@ -266,7 +284,8 @@ class _Discovery:
     def _secret(self, *, create: bool) -> bytes | None:
         """Return the secret of this job, which opens no other job.
 
-        None: there is no token (yet).
+        None: there is no token (yet), or the job needs none. `create`: make the user's token if
+        there is none.
         """
         config, access = self._config, self._access
         if access.insecure:
@@ -279,7 +298,8 @@ class _Discovery:
     async def _awaited_secret(self) -> bytes:
         """Wait for the token that the first node has just created, and return its secret.
 
-        It lies in a directory that this node may see later.
+        It lies in a shared directory where this node may see it later. Raises AccessError after at
+        most ten seconds.
         """
         deadline = self._loop.time() + min(TOKEN_TIMEOUT_S, self._config.host_timeout_s)
         while (secret := self._secret(create=False)) is None:
@@ -293,7 +313,11 @@ class _Discovery:
 
 
 def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
-    """Return whether a job of one node, which others can't find, needs no token of the user's."""
+    """Return whether a job makes a token for itself alone, which no file keeps.
+
+    It does if it has one node that others can't find, and the user has given neither a token nor
+    `--insecure`.
+    """
     is_given = access.token_file is not None or access.token_text is not None
     is_alone = config.max_nodes == 1 and config.endpoint.port == 0 and config.register is None
     return is_alone and not is_given and not access.insecure
@@ -302,10 +326,10 @@ def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
 class Redial:
     """Dials an endpoint again, once for each call.
 
-    The addresses that were right last are tried first, since a broken connection has little time to
-    come back and a name server may be out of reach with the coordinator. Then the name is looked up
-    anew: a pod that was replaced has its old name and another address. A name server that does not
-    answer does not delay the next attempt for long.
+    The addresses that were right last are tried first. A broken connection has little time to come
+    back, and a name server may be out of reach with the coordinator. If they fail, the name is
+    looked up anew: a pod that was replaced has its old name and another address. A name server that
+    does not answer does not delay the next attempt for long.
     """
 
     def __init__(
@@ -316,18 +340,19 @@ class Redial:
         look_up: EndpointLookUp,
         look_up_s: float = FIRST_LOOK_UP_S,
     ) -> None:
-        """`addresses`: what the endpoint was found to mean last.
+        """Make the function; `addresses` are those that the endpoint was found to have last.
 
-        `look_up_s`: how long the first look-up may take.
+        `look_up_s`: how many seconds the first look-up may take.
         """
         self._endpoint, self._addresses = endpoint, tuple(addresses)
         self._dial_any, self._look_up, self._look_up_s = dial_any, look_up, look_up_s
 
     async def __call__(self) -> ClientConnection:
-        """Dial the coordinator. Raises as `dial` does.
+        """Dial the coordinator once, at the known addresses and then at new ones of its name.
 
-        RendezvousConnectionError also when the name does not resolve, or has moved to where no
-        program listens yet: only the next refusal there is one.
+        Raises as `dial` does, and RendezvousConnectionError also when the name does not resolve. A
+        new address that refuses is not reported as RendezvousRefusedError the first time: its
+        program may be starting.
         """
         try:
             return await self._dial_any(self._addresses)
@@ -350,7 +375,10 @@ class Redial:
             raise RendezvousConnectionError(str(error)) from error
 
     async def _looked_up(self) -> Resolved | NotYet | None:
-        """Look the name up again; return None if there is no answer in time."""
+        """Look the name up again; return None if there is no answer in time.
+
+        Then the next look-up may take twice as long.
+        """
         try:
             async with asyncio.timeout(self._look_up_s):
                 return await self._look_up(self._endpoint)

@@ -38,7 +38,7 @@ class Resolved(Struct, frozen=True):
 
 
 class NotYet(Struct, frozen=True):
-    """A lookup that is worth a retry; `reason` is half a line for display."""
+    """The result of a failed lookup that is worth a retry; `reason` is half a line for display."""
 
     reason: str
 
@@ -78,9 +78,9 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
 def meant_addresses(host: str, addresses: Sequence[Address], session_host: str) -> list[Address]:
     """Return the addresses of this node's own `host` by which peers may reach it.
 
-    They also reach it at `session_host`. A name may be loopback on its own machine alone (127.0.1.1
-    of Debian): unless the session uses loopback, peers do not use that address. A literal address
-    and `localhost` are used as written.
+    `session_host` is another address at which they reach it. A name may be loopback on its own
+    machine alone (127.0.1.1 of Debian): unless `session_host` is loopback, too, such an address is
+    left out. A literal address and `localhost` are used as written.
     """
     as_written = host == "localhost" or host.endswith(".localhost")
     if as_written or Address(session_host, 0).is_loopback:
@@ -104,7 +104,7 @@ def _look_up(endpoint: Endpoint) -> Resolved | NotYet | UsageError:
 
 
 def _plain(name: str) -> str | bytes:
-    """Return a plain name as bytes, so that Python's codec for other names is not loaded."""
+    """Return an ASCII name as bytes, so that Python's codec for other names is not loaded."""
     return name.encode() if name.isascii() else name
 
 

@@ -39,27 +39,33 @@ _REFUSALS = (RendezvousRefusedError, AccessError, ProtocolError)
 
 
 class SessionHandler(Protocol):
-    """The owner of a session, which the session calls. All calls are synchronous and short."""
+    """The agent's part that owns a session and is called by it.
+
+    All calls are synchronous and short.
+    """
 
     def claim(self) -> m.Claim:
-        """Return the present state of this node, for a coordinator that it attaches to."""
+        """Return this node's present state, to be sent to a coordinator that it attaches to."""
 
     def told(self, news: core.SessionNews) -> None: ...
 
 
 class AgentSession(Protocol):
-    """An agent's interface to a session. `report` neither blocks nor answers at once."""
+    """An agent's interface to its session with the coordinator.
+
+    `report` neither blocks nor answers at once.
+    """
 
     @property
     def node_id(self) -> str: ...
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether another coordinator can take over from this one, as in `Attached`."""
+        """Whether another coordinator can take over from the present one, as in `Attached`."""
 
     @property
     def error(self) -> Exception | None:
-        """The exception that ended this node's part.
+        """The exception that ended this node's part in the job.
 
         None: a verdict ended it, or nothing has yet.
         """
@@ -67,55 +73,65 @@ class AgentSession(Protocol):
     def report(self, report: m.Report) -> None: ...
 
     def tell_progress(self) -> None:
-        """Report the progress of the workers now, not with the next heartbeat."""
+        """Report the progress of the workers now, not only with the next heartbeat."""
 
     async def close(self, timeout_s: float) -> None: ...
 
 
 def fresh_identity(node_id: str) -> Identity:
-    """Return the identity of a new agent on this machine."""
+    """Return the identity of a new agent on this machine, with a random incarnation.
+
+    `node_id` may be empty: the coordinator makes one.
+    """
     return Identity(node_id, host_name_of(socket.gethostname()), os.urandom(8).hex())
 
 
 def host_name_of(name: str) -> str:
-    """Return the host name in the form that nodes send; a host name may have any bytes."""
+    """Return a host name up to its first dot, with `?` for each unprintable character.
+
+    An empty name becomes `node`.
+    """
     short = name.partition(".")[0]
     return "".join(letter if letter.isprintable() else "?" for letter in short) or "node"
 
 
 class Hooks(Struct, frozen=True):
-    """The further callbacks of a session."""
+    """The callbacks of a session besides its handler."""
 
     on_held: Callable[[float], None] = lambda until: None
-    """Called at each renewal with the end of the lease, on the session's clock."""
+    """Called each time the lease of this node is renewed, with its new end in seconds on the
+    session's clock."""
     on_attach: Callable[[ClientConnection, int], bytes] = lambda connection, generation: b""
-    """Called before each attach with the connection and its generation; returns the agent's
-    commitment (`wire/death_notice.py`)."""
+    """Called before each attach with the connection and its number in the session. Returns the
+    agent's commitment, by which its guard may report its death later (`wire/death_notice.py`)."""
     on_place: Callable[[], None] = lambda: None
-    """Called when this node was attached, and when it got a place in a world, before the
-    consequences."""
+    """Called when this node was attached, and when it got a place in a world, before the handler is
+    told."""
     is_short_of_memory: Callable[[], bool] = lambda: False
-    """Called before each heartbeat; returns whether memory is short."""
+    """Called before each heartbeat; returns whether this node is short of memory, which the
+    heartbeat then says."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
-    """Called before each heartbeat with the generation of the connection: what is new on it."""
+    """Called before each heartbeat with the number of the connection; returns the workers'
+    progress, or None if nothing is new on it."""
     rounds: Callable[[int, int], tuple[ReportedRound, ...]] = lambda generation, epoch: ()
-    """The reports on past rounds: called as `progress`, also with the epoch of the coordinator."""
+    """Called as `progress`, also with the epoch of the coordinator; returns the reports on past
+    rounds to send."""
     collect: Callable[[m.Collecting], None] = lambda message: None
-    """Called when a person asks something about this node's workers."""
+    """Called with a question about this node's workers, or the order to send more of the answer, or
+    no more."""
     uniform: Callable[[float, float], float] | None = None
-    """Draws pauses between attempts to connect; None: `store.backoff.uniform`."""
+    """The function that draws pauses between attempts to connect, in seconds between two limits;
+    None: `store.backoff.uniform`."""
 
 
 class CoordinatorSession:
-    """An agent's session with its coordinator.
+    """An agent's session with its coordinator, over one connection after another.
 
-    For the thread of the loop.
-
-    Call `open` with the first connection, and `close` at the end.
+    For the thread of the loop. Call `open` with the first connection, and `close` at the end.
     """
 
     error: Exception | None = None
-    """A coordinator ends no node's part with an exception."""
+    """Always None: a coordinator ends no node's part with an exception."""
 
     def __init__(
         self,
@@ -125,7 +141,11 @@ class CoordinatorSession:
         clock: Callable[[], float] = boot_time,
         hooks: Hooks | None = None,
     ) -> None:
-        """`clock`: seconds that also count while this machine or process is suspended."""
+        """Make a session, not open yet; `end` decides, `dial` makes further connections.
+
+        `handler` is told what happens. `clock` returns seconds that also count while this machine
+        or process is suspended.
+        """
         self._loop = asyncio.get_running_loop()
         self._end, self._dial, self._handler, self._clock = end, dial, handler, clock
         self._hooks = hooks or Hooks()
@@ -136,7 +156,7 @@ class CoordinatorSession:
 
     @property
     def node_id(self) -> str:
-        """The id of this node, once the session has been opened."""
+        """The id of this node; empty until the coordinator has made one, if none was given."""
         attached = self._end.attached
         return attached.node_id if attached else self._end.identity.node_id
 
@@ -147,33 +167,46 @@ class CoordinatorSession:
 
     @property
     def attached(self) -> m.Attached | None:
-        """The coordinator's last answer to an attach."""
+        """The coordinator's last answer to an attach; None: there was none."""
         return self._end.attached
 
     def stamp(self, round_: int) -> Stamp:
-        """Return the stamp of this round of the job."""
+        """Return the number of this round with that of the job's life.
+
+        Only once this node was attached.
+        """
         assert self._end.attached is not None
         return Stamp(self._end.attached.incarnation, round_)
 
     def change(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> None:
-        """Switch to another coordinator: after `abort`, before `open`."""
+        """Prepare the session for another coordinator: after `abort`, before `open`.
+
+        All that was decided for the former one is replaced.
+        """
         self._end, self._dial, self._hooks = end, dial, hooks
 
     def open(self, connection: ClientConnection) -> None:
-        """Attach to the coordinator, and reconnect when the connection breaks."""
+        """Attach to the coordinator on this connection, and begin to send heartbeats.
+
+        When the connection breaks, another one is dialled, and attached again.
+        """
         self._attach(connection)
         self._keeper = self._loop.create_task(self._keep(connection))
         self._keeper.add_done_callback(raise_in_loop)
         self._beat()
 
     def report(self, report: m.Report) -> None:
-        """Send the report until it is acknowledged."""
+        """Send the report, again on each new connection until it is acknowledged.
+
+        Returns at once.
+        """
         self._run(self._end.report(fitting(report), self._clock()))
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until every report is acknowledged, at most `timeout_s`, and disconnect.
+        """Disconnect once every report is acknowledged, or after `timeout_s` seconds.
 
-        It disconnects also if this is cancelled.
+        While some are not, it waits until the connection ends as well: the coordinator closes it
+        after a leave. It disconnects also if this is cancelled.
         """
         try:
             if not self._end.is_all_acknowledged and self._connection is not None:
@@ -184,7 +217,7 @@ class CoordinatorSession:
             self.abort()
 
     def reconnect(self, why: str) -> None:
-        """Drop the present connection, and make another one."""
+        """Drop the present connection, if there is one, so that another one is dialled."""
         if self._connection is not None:
             self._connection.abort(why)
 
@@ -199,7 +232,10 @@ class CoordinatorSession:
             self._connection = None
 
     def check_fence(self) -> None:
-        """Check the lease after every wake-up, before anything that arrived is processed."""
+        """Tell the handler if the lease has ended: then the workers must die.
+
+        To be called after every wake-up, before anything that arrived is processed.
+        """
         self._run(self._end.woke_up(self._clock()))
 
     def _attach(self, connection: ClientConnection) -> None:
@@ -249,12 +285,15 @@ class CoordinatorSession:
         return None
 
     def tell_progress(self) -> None:
-        """Report the progress of the workers now, not with the next heartbeat."""
+        """Send a heartbeat with the progress of the workers now, if this node is attached."""
         if self._end.is_attached and not self._end.is_closed:
             self._send_beat(self._clock())
 
     def send_collected(self, piece: m.Collected) -> None:
-        """If there is a connection: who waits for it is told of those that were lost."""
+        """Send a piece of an answer about workers; it is lost if this node is not attached.
+
+        The coordinator names lost pieces to the person who has asked.
+        """
         if self._connection is not None and self._end.is_attached:
             self._connection.send(piece)
 
@@ -302,7 +341,7 @@ class CoordinatorSession:
 
 
 def raise_in_loop(task: asyncio.Task[Any]) -> None:
-    """Give the exception of a task to the loop's handler: for `add_done_callback`.
+    """Give the exception of a finished task to the loop's handler: for `add_done_callback`.
 
     Nothing else would end the wait for what the task was to do.
     """

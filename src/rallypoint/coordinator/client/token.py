@@ -32,14 +32,17 @@ _JOB_PREFIX = "job-"
 
 
 class JobToken(Struct, frozen=True):
-    """A secret of at least 128 bits. Printing it shows where it came from, never what it is."""
+    """A user's token, or that of one job: a secret of at least 128 bits.
+
+    Printing it shows where it came from, never what it is.
+    """
 
     source: str
     value: bytes
     opens_one_job: bool = False
 
     def __repr__(self) -> str:
-        """Return a text without the token."""
+        """Return a text with the source of the token, and without the token."""
         return f"Token({self.source!r})"
 
     @classmethod
@@ -55,7 +58,10 @@ class JobToken(Struct, frozen=True):
         return self.value if self.opens_one_job else job_token(self.value, run_id)
 
     def text_for_job(self, run_id: str) -> str:
-        """Return the job's token in writing. To be shown only to a person who asked for it."""
+        """Return the token that opens this job only, in writing.
+
+        To be shown only to a person who asked for it.
+        """
         return _JOB_PREFIX + self.for_job(run_id).hex()
 
     def text(self) -> str:
@@ -71,9 +77,11 @@ def find_token(
 ) -> JobToken | None:
     """Return the token of this user, or None while there is none: a joiner retries for a while.
 
-    With `create` the user's own file is made if it is missing: nodes that race through a shared
-    directory end up with the same token. Never sleeps; safe to retry. Raises AccessError, with the
-    fix, when a token is unsafe, malformed or can't be made, or when `token_file` does not exist.
+    It is that of `token_file`, or else of `env_value`, or else of the user's own file. With
+    `create` that file is made if it is missing: nodes that race through a shared directory end up
+    with the same token. Never sleeps; safe to retry. Raises AccessError, with the fix, when a token
+    is unsafe, malformed or can't be made. So it does when `token_file` does not exist, or the user
+    has no home directory.
     """
     if token_file is not None:
         source = f"{named.token_file} {_shown(token_file)}"
@@ -106,7 +114,8 @@ def read_token(fd: int) -> JobToken:
     """Read the token from this inherited descriptor.
 
     It is read to its end and closed; descriptor 0 then becomes the null device. Blocks until the
-    writer closes its end, for 10 s at most. Raises AccessError, with the fix.
+    writer closes its end, for 10 s at most. Raises AccessError, with the fix; descriptors 1 and 2
+    are refused and stay open.
     """
     source = f"{named.token_fd} {fd}"
     if fd in (1, 2) or not 0 <= fd <= _MAX_FD:
@@ -145,7 +154,10 @@ def _read_to_end(fd: int, source: str) -> str:
 
 
 def _close(fd: int) -> None:
-    """Close the descriptor, so that no worker reads it; the null device replaces stdin."""
+    """Close the descriptor, so that no worker reads it.
+
+    The null device is opened in place of descriptor 0.
+    """
     try:
         if fd == 0:
             null = os.open(os.devnull, os.O_RDWR)
@@ -158,7 +170,7 @@ def _close(fd: int) -> None:
 
 
 def user_token_path(home: str | os.PathLike[str] | None) -> str:
-    """Return the path of this user's token.
+    """Return the path of this user's token, whether it exists or not.
 
     Raises AccessError if the user has no home directory.
     """
@@ -222,7 +234,10 @@ def _read_or_create(path: str, source: str, create: bool) -> JobToken | None:
 
 
 def _read(path: str) -> str | None:
-    """Return the text of a token file, or None without one. The opened file is checked."""
+    """Return the text of a token file, or None if there is no such file.
+
+    Raises AccessError if it can't be read or others may read it; the opened file is checked.
+    """
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -252,12 +267,12 @@ def _ways_out() -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a path for a line of text: a name may hold anything, also line breaks."""
+    """Return a path as one line of printable text: a name may hold anything, also line breaks."""
     return path if path.isprintable() else ascii(path)
 
 
 def _quoted(path: str) -> str:
-    """Return the path in quotes, for a command line that can be copied."""
+    """Return the path quoted for a shell, for a command line that can be copied."""
     from shlex import quote
 
     return quote(path) if path.isprintable() else ascii(path)
@@ -275,7 +290,8 @@ def _make_folder(folder: str) -> None:
 def _create(path: str) -> None:
     """Make a token unless there is one; the first link wins, and no reader sees half of it.
 
-    A link, unlike an exclusive open, is atomic with its content, and also on NFS.
+    A link, unlike an exclusive open, is atomic with its content, and also on NFS. Raises
+    AccessError.
     """
     folder, name = os.path.split(path)
     draft = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(8).hex()}")

@@ -13,9 +13,9 @@ from rallypoint.core.watch.job_view import JobView, NodeView
 from rallypoint.core.watch.names import fold_names
 
 QUIET_S = 10.0
-"""The time without progress in seconds after which a worker is named."""
+"""The seconds without progress before which no worker is named as being behind."""
 SILENT_S = 5.0
-"""The silence in seconds after which a node is named."""
+"""The seconds without a sign of life after which a node is named as silent."""
 NO_STEPS_S = 60.0
 """The runtime in seconds after which workers should have reported a step."""
 NO_SPACE = "No space left on device"
@@ -24,9 +24,9 @@ _UNREACHED = (
     "that they do not share (--local-addr)"
 )
 _NAMED = 4
-"""The most nodes that a command names."""
+"""The most nodes that an advised command names."""
 _ALLOWED = 3
-"""The value of `--max-no-progress` in the advice."""
+"""The value of `--max-no-progress` that the advice suggests."""
 
 
 class StalledWorker(Struct, frozen=True):
@@ -36,15 +36,15 @@ class StalledWorker(Struct, frozen=True):
     others: tuple[str, ...]
     """The other nodes with a worker at the same step."""
     is_everybody: bool
-    """Whether all workers are at that step."""
+    """Whether all workers are at that step; False for a single worker."""
 
 
 class Advice(Struct, frozen=True):
-    """The next step for a person."""
+    """The next step for a person who looks at a job's status."""
 
     about: str
-    """The label of the line: `behind`, `waits for`, `silent`, `round`, `held back`, `log files`,
-    `goodput`; empty: the first line."""
+    """The label of the line of the status that the advice belongs to: `behind`, `waits for`,
+    `silent`, `round`, `held back`, `log files`, `goodput`; empty: the first line."""
     command: str = ""
     """The command after `rallypoint`, without the words that name the job; empty: there is only the
     text."""
@@ -52,7 +52,10 @@ class Advice(Struct, frozen=True):
 
 
 def behind(view: JobView) -> StalledWorker | None:
-    """Return the worker that is behind; None: there is none, or it is not known."""
+    """Return the worker that is behind; None: there is none, or it is not known.
+
+    It has made no progress for a while. After the job's end there is none.
+    """
     told = [node for node in view.nodes if node.step >= 0 and node.quiet_s is not None]
     if not told or view.verdict is not None:
         return None
@@ -65,14 +68,14 @@ def behind(view: JobView) -> StalledWorker | None:
 
 
 def silent(view: JobView) -> list[NodeView]:
-    """Return the nodes whose agents are silent."""
+    """Return the nodes whose agents are silent or not connected; none after the job's end."""
     if view.verdict is not None:
         return []  # They have left, or are about to.
     return [one for one in view.nodes if not one.is_connected or one.silent_s >= SILENT_S]
 
 
 def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
-    """Return at most one advice for each label.
+    """Return the advice about what holds the job up, at most one for each label.
 
     `kept_ranks` are the ranks of an ended job whose last lines are kept.
     """
@@ -85,9 +88,9 @@ def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
 def advice_after_the_end(
     outcome: str, text: str, cause: FirstCause | None, kept_ranks: Collection[int]
 ) -> Advice | None:
-    """Return the next step after the end of a job, if there is one.
+    """Return the next step after the end of a job; None: none is known.
 
-    `text` is that of its verdict.
+    `text` is the text of its verdict.
     """
     if outcome == str(Outcome.TIMED_OUT.value):
         return Advice("", text="start the missing agents; with --nnodes MIN:MAX fewer suffice")
@@ -100,7 +103,10 @@ def advice_after_the_end(
 
 
 def is_about_routes(text: str) -> bool:
-    """Return whether a round or a job ended because nodes could not connect to each other."""
+    """Return whether this text says that nodes did not reach the round store.
+
+    It is the text of the end of a round or of a job.
+    """
     return "round store" in text and "reach" in text
 
 
@@ -146,7 +152,7 @@ def _on_silence(view: JobView) -> Advice | None:
 
 
 def _on_failure(view: JobView, kept_ranks: Collection[int]) -> Advice | None:
-    """Return the advice about the end of the last round."""
+    """Return the advice about the end of the last round, or of the job; None: none."""
     cause = view.past[-1].cause if view.past else None
     is_full = cause is not None and NO_SPACE in cause.message
     if view.same_failures > 1 and view.verdict is None and not is_full:

@@ -15,7 +15,7 @@ from rallypoint.core.watch.questions import Ask, Subject
 
 WINDOW_S = 60.0
 KEPT_MAX = 64
-"""The most commands from different hosts that have an event within one window."""
+"""The most pairs of a command and a host that have an event within one window."""
 _SHOWN = 255
 """The longest command in an event, in characters."""
 _COMMANDS = {
@@ -28,33 +28,38 @@ _COMMANDS = {
     Subject.ALLOW: "nodes allow",
     Subject.DRAIN: "drain",
 }
-"""The commands of subjects that have an event. Other subjects concern the job only, and are asked
-for all the time."""
+"""The command for each subject of a question that has an event. Other subjects concern the job
+only, and are asked for all the time."""
 _OF_NODE = (Subject.EXCLUDE, Subject.ALLOW, Subject.DRAIN)
 
 
 class _Use(Struct):
-    """A command from one host that has had an event."""
+    """The last event for a command from one host."""
 
     told_at: float
     more: int = 0
-    """The number of uses since then without an event."""
+    """The number of uses without an event since then."""
 
 
 class Askers:
-    """The questions of people about one job. Times are seconds of any one monotonic clock."""
+    """The recent commands of people about one job, so that repeated ones have few events.
+
+    Times are seconds of any one monotonic clock.
+    """
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, str], _Use] = {}
-        """The keys are a command and a host. The oldest event is at the front."""
+        """The last events by command and host, the oldest event at the front."""
         self._others = 0
         """The number of uses without an event that `_uses` does not count."""
 
     def asked(self, question: Ask, peer: str, version: int, at: float) -> Record | None:
-        """Return the event about this question, if there is to be one.
+        """Return the event about this question; None: it has none.
 
-        `peer` is the address and the port. `version` is that of the session protocol, which is
-        shown if the question has no release.
+        That is so for harmless subjects. It is also so within a minute of the last event for the
+        same command from the same host, and while too many others have events: then the question is
+        counted. `peer` is the address and the port of the person's command. `version` is that of
+        the session protocol, shown if the question has no release.
         """
         host = peer.rpartition(":")[0]
         if not (command := _command(question)) or not self._is_told((command, host), at):
@@ -75,7 +80,7 @@ class Askers:
         )
 
     def _is_told(self, key: tuple[str, str], at: float) -> bool:
-        """Return whether this use has an event; else count it."""
+        """Return whether this use of a command has an event; else count it."""
         if (use := self._uses.get(key)) is not None:
             is_due = at >= use.told_at + WINDOW_S
             use.more += not is_due
@@ -91,7 +96,7 @@ class Askers:
 
 
 def _node(question: Ask) -> str:
-    """Return the node that is to leave, or to be excluded or allowed."""
+    """Return the node that is to leave, or to be excluded or allowed; empty: none is."""
     return question.node if question.subject in _OF_NODE else ""
 
 

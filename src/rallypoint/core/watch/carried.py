@@ -14,23 +14,24 @@ from msgspec import Struct
 from rallypoint.core.round_record import CarriedRound
 
 PARTS_MAX = 32
-"""The most kinds of spent time; of more the smallest ones are left out."""
+"""The most pairs of a kind and a cause of spent time; of more the smallest ones are left out."""
 
 
 class Carried(Struct, frozen=True, array_like=True):
-    """The sums of a job's history at one moment."""
+    """The sums of a job's history at one moment, for the next coordinator."""
 
     at: float
-    """Unix seconds, by the clock of the coordinator then."""
+    """The moment in Unix seconds, by the clock of the coordinator that made the sums."""
     age_s: float
     """The age of the job in seconds."""
     now: str
-    """The kind of time that the job was spending."""
+    """The kind of time that the job was spending; empty: the job had ended."""
     cause: str
-    """The cause of the time that was lost since the last step: the kind of end of the round
-    before."""
+    """The cause of the time that was lost since the last step: `start`, `hang`, or the kind of end
+    of the round before."""
     parts: tuple[tuple[str, str, float], ...] = ()
-    """Seconds by kind and cause; they add up to the age."""
+    """Seconds by kind and cause, the largest first; they add up to the age unless some were left
+    out."""
     furthest: int = -1
     redone: int = 0
     faults: int = 0
@@ -41,4 +42,4 @@ class Carried(Struct, frozen=True, array_like=True):
     has_told_unmatched: bool = False
     """Whether it was reported that `--progress-pattern` has matched nothing."""
     counts_anew: bool = False
-    """Whether the workers count their steps anew in each epoch."""
+    """Whether the workers have been seen to count their steps anew, for example in each epoch."""

@@ -21,9 +21,9 @@ _BY_NAME = {str(kind.value): kind for kind in Spending}
 def carried(
     account: Goodput, at: float, wall_at: float, rounds: int, newest: CarriedRound | None
 ) -> Carried:
-    """Return the history for the next coordinator: what the job does now, the cause, and all sums.
+    """Return the history for the next coordinator: the kind of time now, its cause, and sums.
 
-    `wall_at`: the same moment in Unix seconds. `newest`: the round that runs, if one does.
+    `wall_at` is `at` in Unix seconds. `newest` is the round that runs, if one does.
     """
     sums = goodput.spent(account, at).items()
     largest = sorted(sums, key=lambda part: -part[1])[:PARTS_MAX]
@@ -44,14 +44,15 @@ def carried(
 
 
 def gap_s(before: Carried, wall_at: float) -> float:
-    """Return the age of the former coordinator's report in seconds, at most a day."""
+    """Return the age of the former coordinator's report in seconds, from 0 to a day."""
     return min(max(wall_at - before.at, 0.0), MAX_WAIT_S)
 
 
 def carry_on(account: Goodput, before: Carried, ago_s: float, running: int = -1) -> None:
-    """Continue the account of another coordinator, which reported it `ago_s` seconds ago.
+    """Add the account of another coordinator, which reported it `ago_s` seconds ago.
 
-    That time is counted as the kind of time before it. `running` is the active round; -1: none.
+    The time since that report is counted as the kind that the job spent then. `running` is the
+    number of the active round; -1: there is none.
     """
     for kind, cause, seconds in before.parts:
         if kind in _BY_NAME:

@@ -34,100 +34,106 @@ from rallypoint.core.watch.collection_messages import (
 from rallypoint.core.watch.questions import Ask
 
 ASKERS_MAX = 64
-"""The most people who read the output or stacks of one job's workers at once."""
+"""The most people who ask for the output or stacks of one job's workers at once; more are
+refused."""
 STALLED_S = 60.0
-"""The time in seconds after which a person who reads nothing is cut off, except with `follow`: it
-may be a pager."""
+"""The seconds after which a person who reads nothing is cut off, though nodes have more to send.
+Not with `follow`: the reader may be a pager."""
 LAST_S = 2.0
 """How long a coordinator waits for the workers' last output after a job's end, in seconds."""
 _TO_BE_ASKED = -1  # in place of a round
 
 
 class Part(Struct, eq=False):
-    """The part of one node in an answer."""
+    """A node that was asked, and may still send its part of the answer."""
 
     node_id: str
     bases: dict[int, int]
-    """The rank of its first worker, by the numbers of rounds."""
+    """The global rank of the node's first worker, by the numbers of rounds."""
     workers: int
     since: float
     has_answered: bool = False
 
 
 class Collection(Struct, eq=False):
-    """The answer to one question."""
+    """The answer to one person's question, while it is collected from nodes."""
 
     number: int
     question: Ask
     round: int
-    """The newest round with workers at the time of the question."""
+    """The newest round with workers at the time of the question; 0 also if there was none."""
     taken_at: float
     """The time of the question, or of the person's last acknowledgement."""
     read: HowFar
-    """How far a viewer that follows has read."""
+    """The positions up to which each worker's output was passed on, or was read before the
+    question. They are only updated with `follow`."""
     parts: dict[int, Part] = field(default_factory=dict)
     """The parts of nodes that may still send something, by their connections."""
     asked: dict[str, int] = field(default_factory=dict)
-    """The nodes that were asked, each with the round of the question."""
+    """The nodes that were asked, or can't be for their version, each with the round of the
+    question; -1: its connection broke. With `follow` such a node is asked again."""
     newest_round: int = 0
     """The newest round in which the nodes were looked up."""
     is_looking: bool = False
-    """The nodes of the newest world are being looked at."""
+    """Whether the nodes of the newest round are being looked up."""
     ready: dict[int, None] = field(default_factory=dict)
     """The connections of nodes that have something to send, the longest waiting first."""
     sending: set[int] = field(default_factory=set)
-    """The connections of nodes that are to send a piece."""
+    """The connections of nodes that were told to send a piece, and have not sent it yet."""
     untaken: int = 0
     """The number of values that were passed on and not acknowledged by the person yet."""
     missing: dict[str, str] = field(default_factory=dict)
-    """The nodes whose part is missing, with the reason, that the person does not know yet."""
+    """The nodes whose part is missing, each with the reason. The person has not been told of these
+    yet."""
     ends_at: float | None = None
-    """Then no node is waited for any longer. None: the job has not ended, as far as people know."""
+    """The time after which no node is waited for any longer, soon after the job's end. None: the
+    end is not published."""
     is_over: bool = False
-    """Whether the answer is complete, or no longer wanted."""
+    """Whether the answer is complete, or was given up because the person reads nothing or hung
+    up."""
 
 
 class NodeWorkers(Struct, frozen=True):
-    """The workers of one node of the newest world."""
+    """The workers that one node has in the newest round."""
 
     node_id: str
     round: int
     first: int
-    """The rank of the node's first worker."""
+    """The global rank of the node's first worker."""
     workers: int
 
 
 class Asked(Struct, frozen=True):
-    """The question has come. This is the first event."""
+    """The question has come. This is the first event of an answer."""
 
 
 class NodeSeen(Struct, frozen=True):
-    """A node was looked up; see `LookAround`."""
+    """A node of the newest round was looked up; see `LookAround`."""
 
     node: NodeWorkers
     connection: int | None
-    """The connection of the node; None: it is not connected."""
+    """The number of the node's connection; None: it is not connected."""
     version: int = SINCE
     """The version of the session protocol on that connection."""
 
 
 class AllSeen(Struct, frozen=True):
-    """All nodes were looked up."""
+    """All nodes of the newest round were looked up; see `LookAround`."""
 
 
 class Piece(Struct, frozen=True):
-    """A message of the node on this connection."""
+    """A node has sent a message about its part of the answer, on this connection."""
 
     connection: int
     piece: Collected
     node: NodeWorkers | None
-    """The node in the newest world; None: it is not in it."""
+    """The sender's workers in the newest round; None: it has no place in it."""
     life: int
     """The number of the job's present life."""
 
 
 class Taken(Struct, frozen=True):
-    """The person has read a value."""
+    """The person has acknowledged a value that was passed on."""
 
 
 class Lost(Struct, frozen=True):
@@ -149,9 +155,10 @@ class JobEnded(Struct, frozen=True):
 
 
 class LookAround(Struct, frozen=True):
-    """Look at each node of the newest world (`NodeSeen`).
+    """Look up each node of the newest round, and report each one (`NodeSeen`).
 
-    In as many turns of the loop as that takes; say when that is done (`AllSeen`).
+    It takes as many turns of the event loop as it needs. At the end report that all were seen
+    (`AllSeen`).
     """
 
 
@@ -162,7 +169,7 @@ class Pass(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """Pass the last part on: the answer is complete."""
+    """Pass the last part on to the person: the answer is complete."""
 
     part: Gathered
 
@@ -176,10 +183,10 @@ CollectionEffect = LookAround | SendTo | Pass | Finish | CutOff
 
 
 def refusal(job: JobState, question: Ask, others: int, *, has_formed: bool, is_known: bool) -> str:
-    """Return why nothing can be collected; empty: it can.
+    """Return why nothing can be collected from workers for this question; empty: it can.
 
-    `others` is the number of people who read already. `has_formed`: the job has had a round.
-    `is_known`: the end of the job is published.
+    `others` is the number of people whose answers are collected already. `has_formed`: the job has
+    had a round. `is_known`: the end of the job is published.
     """
     if others >= ASKERS_MAX:
         return f"{ASKERS_MAX} others ask for the workers of this job just now"
@@ -203,12 +210,12 @@ def refusal(job: JobState, question: Ask, others: int, *, has_formed: bool, is_k
 
 
 def newest_round(job: JobState) -> int:
-    """Return the newest round that had workers."""
+    """Return the newest round that had workers; 0 also if there was none."""
     return next((place.round for place in job.assigned.values()), 0)
 
 
 def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
-    """Return the workers of this node; None: it is not in the newest world. O(1)."""
+    """Return which workers this node has in the newest round; None: none. O(1)."""
     place, world = job.assigned.get(node_id), job.round.world
     if place is None or place.group_rank >= len(world):
         return None
@@ -219,15 +226,19 @@ def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
 
 
 def begin(number: int, job: JobState, question: Ask, at: float) -> Collection:
-    """Begin the answer to a question; read positions of another life of the job are ignored."""
+    """Return the empty answer to a question that has come at `at`.
+
+    `number` tells the answers of a coordinator apart. The read positions of the question are
+    ignored if they are of another life of the job.
+    """
     read = question.read if question.incarnation in job.numbers else ()
     return Collection(number, question, newest_round(job), at, HowFar(read))
 
 
 def step(state: Collection, event: CollectionEvent, at: float) -> list[CollectionEffect]:
-    """Apply one event, and return the effects.
+    """Apply one event, and return the effects that the host is to carry out.
 
-    O(1), but for the passing of time and the end: O(number of nodes).
+    O(1), but for `TimePassed` and `HungUp`: O(number of nodes that were asked).
     """
     if state.is_over:
         return []
@@ -277,7 +288,10 @@ def _look_around(state: Collection) -> list[CollectionEffect]:
 
 
 def _seen(state: Collection, event: NodeSeen, at: float) -> list[CollectionEffect]:
-    """Ask this node, if the question is about it and it was not asked yet."""
+    """Ask this node, if the question is about it and it was not asked in this round.
+
+    If it can't be asked, note the reason among the missing nodes.
+    """
     node, question, connection = event.node, state.question, event.connection
     node_id, state.newest_round = node.node_id, node.round
     asked_for = state.asked.get(node_id)
@@ -327,7 +341,10 @@ def _said(state: Collection, event: Piece, at: float) -> list[CollectionEffect]:
 
 
 def _told(part: Part, piece: Collected, node: NodeWorkers | None) -> list[RankTold]:
-    """Return the answers in the piece for ranks of this node, now or in that round."""
+    """Return the answers in the piece, by global rank.
+
+    Those of unknown rounds or workers are left out.
+    """
     if node is not None and node.round == piece.round and piece.round not in part.bases:
         # The round before may still be told of.
         part.bases = dict(list(part.bases.items())[-1:])
@@ -345,19 +362,22 @@ def _pass(state: Collection, part: Gathered) -> Pass:
 
 
 def _drop(state: Collection, connection: int) -> Part | None:
-    """Stop waiting for this node, and return its part."""
+    """Stop waiting for the node on this connection, and return its part; None: it has none."""
     state.ready.pop(connection, None)
     state.sending.discard(connection)
     return state.parts.pop(connection, None)
 
 
 def _is_stalled(state: Collection, at: float) -> bool:
-    """Return whether nodes wait for a person who reads nothing."""
+    """Return whether nodes wait for a person who has read nothing for too long."""
     return bool(state.ready) and not state.question.follow and at > state.taken_at + STALLED_S
 
 
 def _give_up_waiting(state: Collection, at: float) -> list[CollectionEffect]:
-    """Withdraw the question from overdue nodes, and after the job's end from all nodes."""
+    """Stop waiting for overdue nodes, and after `ends_at` for all; tell them so.
+
+    The overdue ones are noted as missing.
+    """
     is_late = state.ends_at is not None and at > state.ends_at
     found = [n for n in state.parts if is_late or _is_overdue(state, n, at)]
     for connection in found:

@@ -17,37 +17,37 @@ from msgspec import Struct, field
 from rallypoint.core.watch.questions import RankRange, ReadTo, Subject
 
 SINCE = 3
-"""The version of the session protocol that has `Collect`."""
+"""The first version of the session protocol that has `Collect`."""
 PIECE_CHARACTERS = 24_000
 """The most characters of one text in a piece."""
 PIECE_TEXTS = 64
 """The most texts that a node puts into one piece."""
 PIECES_IN_FLIGHT = 16
-"""The most pieces under way between the nodes and a person."""
+"""The most pieces of one answer that are under way between the nodes and a person."""
 ALL_LINES = 1_000_000
-"""The number of lines that stands for all; a node keeps fewer."""
+"""The number of lines in a question that stands for all; a node keeps fewer."""
 ANSWER_S = 5.0
-"""The time in seconds after which a node that has not answered is named."""
+"""The time in seconds after which a node that has not answered is named as missing."""
 
 
 class Collect(Struct, frozen=True, array_like=True, tag=18):
-    """A question about the workers of the node."""
+    """The coordinator's question to a node about the output or stacks of its workers."""
 
     number: int
     subject: Subject
     ranks: tuple[RankRange, ...] = ()
-    """The ranks that the question is about; empty: all."""
+    """The global ranks that the question is about; empty: all of the node."""
     newest: int = 0
-    """The number of earlier lines to begin with."""
+    """The number of earlier lines of each stream to begin with."""
     follow: bool = False
     """Whether to send new output as well, until it is no longer wanted."""
     read: tuple[ReadTo, ...] = ()
-    """Positions in these streams, after which output is sent in place of the newest lines. They may
-    be of another round; then nothing of the present one was read."""
+    """Positions up to which some streams were read. Of these streams what follows is sent in place
+    of the newest lines. Positions of another round count as nothing read."""
 
 
 class CollectMore(Struct, frozen=True, array_like=True, tag=19):
-    """Send a piece of the answer."""
+    """The coordinator's order to a node: send one more piece of the answer, or no more."""
 
     number: int
     is_wanted: bool = True
@@ -55,15 +55,15 @@ class CollectMore(Struct, frozen=True, array_like=True, tag=19):
 
 
 class WorkerAnswer(Struct, frozen=True, array_like=True):
-    """The answer of one worker."""
+    """A part of a node's answer, from one worker."""
 
     local_rank: int
     detail: str = ""
     """The worker's stacks, or complete lines of its output."""
     stream: int = 0
-    """The stream of the lines: 1 stdout, 2 stderr."""
+    """The stream of the lines: 1 stdout, 2 stderr; 0: the answer is no output."""
     wall_time: float = 0.0
-    """The time at which the lines arrived."""
+    """The time at which the lines arrived, in Unix seconds."""
     left_out: int = 0
     """The number of bytes before these lines that are not kept any more."""
     is_kept: bool = True
@@ -73,17 +73,20 @@ class WorkerAnswer(Struct, frozen=True, array_like=True):
 
 
 class Collected(Struct, frozen=True, array_like=True, tag=25):
-    """A piece; nothing but the number: there is something to send."""
+    """A piece of a node's answer.
+
+    An empty one, which is not the last, announces that the node has something to send.
+    """
 
     number: int
     round: int = 0
     told: tuple[WorkerAnswer, ...] = ()
     is_last: bool = False
-    """Whether nothing follows."""
+    """Whether the node sends nothing more for this question."""
 
 
 class RankTold(Struct, frozen=True):
-    """A worker's answer in the form that people get."""
+    """A part of a worker's answer, by its global rank, in the form that people get."""
 
     rank: int
     text: str
@@ -95,19 +98,22 @@ class RankTold(Struct, frozen=True):
 
 
 def of_rank(rank: int, told: WorkerAnswer) -> RankTold:
-    """Return the answer as that of this rank."""
+    """Return the worker's answer in the form that people get, with this global rank."""
     detail, stream, at = told.detail, told.stream, told.wall_time
     return RankTold(rank, detail, stream, at, told.left_out, told.is_kept, told.next)
 
 
 class HowFar:
-    """The position up to which each stream of the workers was read."""
+    """The positions up to which each worker's streams were read."""
 
     def __init__(self, places: Iterable[ReadTo] = ()) -> None:
         self._places = {(place.rank, place.stream): place for place in places}
 
     def note(self, round_: int, told: Sequence[RankTold]) -> None:
-        """Note the positions of these answers, of workers of this round."""
+        """Note the positions after these answers, of workers of this round.
+
+        Answers of an earlier round than the noted one, or without a position, are ignored.
+        """
         for one in told:
             key = one.rank, one.stream
             before = self._places.get(key)
@@ -115,18 +121,18 @@ class HowFar:
                 self._places[key] = ReadTo(*key, round_, one.next)
 
     def of(self, ranks: range) -> tuple[ReadTo, ...]:
-        """Return the places of these workers."""
+        """Return the noted positions of the streams of workers with these ranks."""
         found = (self._places.get((rank, stream)) for rank in ranks for stream in (1, 2))
         return tuple(place for place in found if place is not None)
 
     @property
     def all(self) -> tuple[ReadTo, ...]:
-        """Return the places of all workers."""
+        """The noted positions of all workers' streams."""
         return tuple(self._places.values())
 
 
 class Gathered(Struct, frozen=True):
-    """A part of a person's answer: from one node, or about missing parts."""
+    """A part of the answer to a person: from one node, or about missing parts."""
 
     node: str = ""
     round: int = 0

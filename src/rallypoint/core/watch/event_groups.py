@@ -12,7 +12,8 @@ from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.names import fold_names
 
 TOGETHER_S = 60.0
-"""The time in seconds after an event in which equal events are folded into one line."""
+"""The time in seconds after an event in which events that differ only in the node are folded into
+one line with it."""
 _OF_A_NODE = re.compile(
     r"node (?P<node>\S+) (?P<deed>joined|was lost|is leaving)(?P<why>: .*)?", re.S
 )
@@ -20,9 +21,10 @@ _PLURALS = {"joined": "joined", "was lost": "were lost", "is leaving": "are leav
 
 
 def fold_entries(entries: Iterable[HistoryEntry]) -> list[HistoryEntry]:
-    """Fold equal events of several nodes, with nothing between them, into one; keep the order.
+    """Fold nodes' events of one kind and reason, with nothing between them, into one.
 
-    A folded event has the number and the time of the first one, and no node.
+    Such events are that a node joined, was lost, or is leaving. The order is kept. A folded event
+    has the number and the time of the first one, and no node.
     """
     found: list[HistoryEntry] = []
     together: list[tuple[HistoryEntry, str]] = []
@@ -39,7 +41,7 @@ def fold_entries(entries: Iterable[HistoryEntry]) -> list[HistoryEntry]:
 
 
 def may_be_one_of_several(entry: HistoryEntry) -> bool:
-    """Return whether equal events of other nodes may follow at once."""
+    """Return whether the event is a node's join, loss or leave, which may be folded."""
     return bool(_parts(entry)[0])
 
 
@@ -60,6 +62,9 @@ def _one(together: list[tuple[HistoryEntry, str]]) -> HistoryEntry:
 
 
 def _parts(entry: HistoryEntry) -> tuple[str, str, str]:
-    """Return the node, what it did, and why; empty texts for any other event."""
+    """Return the node that joined, was lost or is leaving, which of these, and why.
+
+    The texts are empty for any other event.
+    """
     found = _OF_A_NODE.fullmatch(entry.text)
     return ("", "", "") if found is None else (found["node"], found["deed"], found["why"] or "")

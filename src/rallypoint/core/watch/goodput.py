@@ -27,15 +27,16 @@ from rallypoint.core.watch.segments import Segment, Sums, add, relabelled
 from rallypoint.core.watch.segments import Spending as Spending
 
 WORKING = "work"
-"""The cause of time for which only the program itself is responsible."""
+"""The cause of time in which workers work, so that only the program itself is responsible."""
 FIRST_ROUND = "start"
-"""The cause of the time until the first step of the first round."""
+"""The cause of lost time before any round has ended."""
 HANG_CAUSE = "hang"
 STALLED_S, STALLED_STEPS = 60.0, 10
-"""The seconds, and the number of steps' durations, without a step before a round's end, after which
-this time does not count as work."""
+"""The limits, in seconds and in usual durations of a step, of the time between the last step and a
+round's end. If it exceeds both, it counts as a hang, not as work."""
 UNTOLD_S = 15.0
-"""The seconds after which a round without any report has agents that send none."""
+"""The seconds after which a round without any report counts as one whose agents send none: the use
+of its time is not known."""
 SEGMENTS_MAX = 64
 _AT_WORK = (Spending.STEPS, Spending.UNKNOWN)
 _IN_A_ROUND = (Spending.SPAWN, Spending.STARTUP, Spending.REDONE)
@@ -44,7 +45,7 @@ _MAY_TRAIN_ON = (Spending.CHECKPOINT, Spending.DETECT, Spending.HANG)
 
 
 class RoundSteps(Struct):
-    """The steps of the newest round."""
+    """The steps of the newest round, and what is known of its start."""
 
     formed_at: float | None = None
     """When the round was formed; None: there was no round yet."""
@@ -52,31 +53,34 @@ class RoundSteps(Struct):
     """When a worker failed, a node became silent, or the round was ended for another reason; None:
     it has not ended."""
     cause: str = FIRST_ROUND
-    """The cause of the work before the round got further than the rounds before."""
+    """Why the time before the round's first new step is lost: how the round before ended."""
     awaited: set[str] = field(default_factory=set)
     """The nodes that have not reported yet that their workers run."""
     is_told: bool = False
     """Whether some node has reported about its workers."""
     spawned_at: float | None = None
-    """When the last of the reporting workers was started."""
+    """The latest start of workers on the nodes that have reported it; None: none has."""
     furthest_before: int = -1
-    """The largest step of the rounds before."""
+    """The largest step of the rounds before; -1: none is known."""
     resumed: int = -1
-    """The first step that was reported."""
+    """The first step of this round that was reported; -1: none was."""
     first_at: float = 0.0
-    """When that step was done."""
+    """When the first step was done."""
     step: int = -1
-    """The largest step that was reported."""
+    """The largest step of this round that was reported to this coordinator; -1: none was."""
     step_carried: int = -1
-    """The largest step that the former coordinator knew."""
+    """The largest step of this round that the former coordinator knew; -1: none."""
     leader: str = ""
     """The node that has reported the largest step."""
     advanced_at: float | None = None
-    """When that step was reported."""
+    """When a worker reported the largest step; None: none was reported."""
 
     @property
     def redone(self) -> int:
-        """The number of steps to do again, or that were done again when the round ended."""
+        """The number of steps of earlier rounds that this round does again.
+
+        While it runs those yet to come count as well; after its end only those that were done.
+        """
         if self.resumed < 0:
             return 0
         last = self.furthest_before
@@ -86,7 +90,7 @@ class RoundSteps(Struct):
 
 
 class Spares(Struct):
-    """The standby nodes: their present number, and their seconds in total."""
+    """The standby nodes: their present number, and the node-seconds that they have waited."""
 
     nodes: int = 0
     node_s: float = 0.0
@@ -97,20 +101,21 @@ class Goodput(Struct):
 
     begun_at: float
     until: float
-    """All time up to here is in the account."""
+    """The time up to which the account is complete."""
     now: Spending | None = Spending.WAITING
     """The present kind of time; None: the job has ended."""
     cause: str = FIRST_ROUND
-    """Why the time since the last step was lost: the kind of end of the round before."""
+    """Why the time since the last step was lost: `start`, `hang`, or the kind of end of the round
+    before."""
     segments: list[Segment] = field(default_factory=list)
-    """The segments of the newest round, and of the way to it."""
+    """The stretches of time of the newest round, and of the wait before it, each of one kind."""
     folded: Sums = field(default_factory=dict)
     """Seconds of the rounds before, by kind and cause."""
     steps: RoundSteps = field(default_factory=RoundSteps)
     furthest: int = -1
     """The largest step that the job has ever done; -1: not known."""
     counts_anew: bool = False
-    """Whether its workers count their steps from 0 more than once, for example by epoch."""
+    """Whether its workers were seen to count their steps anew within a round, as in each epoch."""
     redone: int = 0
     """The number of steps that were done again in earlier rounds."""
     faults: int = 0
@@ -120,14 +125,15 @@ class Goodput(Struct):
 
     @property
     def lost_steps(self) -> int:
-        """The number of steps that were done, and had to be done again."""
+        """The number of steps that were done, and had to be done again or still have to."""
         return self.redone + self.steps.redone
 
 
 def spending_of(job: JobState) -> Spending | None:
     """Return the kind of time according to the job's state; None: the job has ended.
 
-    It is `SPAWN` for everything once the workers of a round may start.
+    Once the workers of a round may start it is `SPAWN` for all that they do, or `CHECKPOINT` before
+    nodes leave.
     """
     state = job.round
     if job.verdict is not None:
@@ -144,7 +150,10 @@ def spending_of(job: JobState) -> Spending | None:
 
 
 def noted(account: Goodput, job: JobState, at: float) -> None:
-    """Something has happened to the job: look what it does now. O(1)."""
+    """Look what the job does now, after something has happened to it. O(1).
+
+    The time up to `at` is accounted for as the kind before.
+    """
     if account.now is None:
         return
     spending = spending_of(job)
@@ -157,15 +166,15 @@ def noted(account: Goodput, job: JobState, at: float) -> None:
 
 
 def pass_time(account: Goodput, at: float) -> None:
-    """Account for the time until now."""
+    """Account for the time until `at`, as the present kind of time."""
     _enter(account, account.now, at)
 
 
 def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> None:
     """Begin the account of a round whose nodes are chosen; called before `noted`.
 
-    Folds the account of earlier rounds. `furthest` is the largest step that the job is known to
-    have done.
+    Folds the account of earlier rounds into sums. `furthest` is the largest step that the job is
+    known to have done.
     """
     _enter(account, account.now, at)
     account.furthest = max(account.furthest, furthest)
@@ -180,7 +189,10 @@ def formed(account: Goodput, nodes: set[str], at: float, furthest: int = -1) -> 
 
 
 def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> None:
-    """Note that the newest round has ended for this reason; called before `noted`."""
+    """Note that the newest round has ended for this reason; called before `noted`.
+
+    The time from the fault to the end is counted as its detection, or from the last step as a hang.
+    """
     _enter(account, account.now, at)
     _settle(account, at)
     steps = account.steps
@@ -197,16 +209,16 @@ def ended(account: Goodput, reason: EndReason, at: float, *, is_hang: bool) -> N
 
 
 def taken_over(account: Goodput, reason: EndReason) -> None:
-    """Note why the last round ended when another coordinator led."""
+    """Note why the last round ended, if another coordinator led then and did not say why."""
     if account.cause == FIRST_ROUND:
         account.cause = str(reason.kind.value)
         account.faults += not reason.kind.is_planned
 
 
 def judged(account: Goodput, kind: EndKind) -> None:
-    """Correct the reason of the last ended round, after it was judged.
+    """Correct why the last round ended, once the coordinator has decided that finally.
 
-    Called before the next round is `formed`.
+    A hang stays one. Called before the next round is `formed`.
     """
     before, account.cause = account.cause, str(kind.value)
     if before in (HANG_CAUSE, account.cause):
@@ -222,7 +234,8 @@ def judged(account: Goodput, kind: EndKind) -> None:
 def over(account: Goodput, at: float, *, has_succeeded: bool) -> None:
     """Note that the job ends; called before `noted`.
 
-    If workers succeed, they may do other work after the last step that they report.
+    If workers succeed, the time after their last reported step counts as work: they may do other
+    things.
     """
     _enter(account, account.now, at)
     _settle(account, at, is_at_work=has_succeeded)
@@ -230,7 +243,7 @@ def over(account: Goodput, at: float, *, has_succeeded: bool) -> None:
 
 
 def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> None:
-    """Note the report of a node of the newest round, perhaps after its end. O(1)."""
+    """Note a report of progress from a node of the newest round, perhaps after its end. O(1)."""
     if account.now is None:
         return
     _enter(account, account.now, at)
@@ -256,7 +269,7 @@ def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> N
 
 
 def reached(account: Goodput, step: int, at: float) -> None:
-    """Note the step that the newest round had reached at its end. O(1)."""
+    """Note that the newest round has reached this step, if that is more than is known. O(1)."""
     if account.now is not None and step > max(account.steps.step, account.furthest):
         _enter(account, account.now, at)
         account.steps.leader = ""
@@ -264,9 +277,10 @@ def reached(account: Goodput, step: int, at: float) -> None:
 
 
 def _advanced(account: Goodput, step: int, first_at: float, told_at: float) -> None:
-    """Note a larger step than before, done at `told_at`.
+    """Note a larger step than before, done at `told_at`, and correct the kinds of time up to it.
 
-    The first one at `first_at`, if it is one.
+    `first_at` is when the round's first step was done. It counts only if no step of this round was
+    reported before.
     """
     steps, until = account.steps, account.until
     before, last_at = steps.furthest_before, steps.advanced_at
@@ -295,9 +309,9 @@ def _count_anew(account: Goodput, at: float) -> None:
 
 
 def spent(account: Goodput, at: float) -> Sums:
-    """Seconds by kind and cause, up to now; those of the newest round as if it ended now.
+    """Return the seconds by kind and cause, up to `at`.
 
-    They add up to the wall time.
+    The newest round is counted as if it ended now. The seconds add up to the wall time.
     """
     found = dict(account.folded)
     if account.now is None:
@@ -322,7 +336,7 @@ def spent(account: Goodput, at: float) -> Sums:
 
 
 def of_round(account: Goodput) -> dict[Spending, float]:
-    """Return the seconds of the newest round and of the way to it, by kind."""
+    """Return the seconds of the newest round and of the wait before it, by kind."""
     found: dict[Spending, float] = {}
     for segment in account.segments:
         kind = segment.spending
@@ -333,18 +347,21 @@ def of_round(account: Goodput) -> dict[Spending, float]:
 
 
 def wall_s(account: Goodput, at: float) -> float:
-    """Return how long the job has lasted, or did."""
+    """Return how many seconds the job has lasted up to `at`, or up to its end."""
     return (account.until if account.now is None else max(at, account.until)) - account.begun_at
 
 
 def spare_s(account: Goodput, at: float) -> float:
-    """Node-seconds of standing by up to now, or to the job's end."""
+    """Return the node-seconds of standby nodes up to `at`, or to the job's end."""
     more_s = 0.0 if account.now is None else max(at - account.until, 0.0)
     return account.spares.node_s + account.spares.nodes * more_s
 
 
 def _settle(account: Goodput, at: float, *, is_at_work: bool = False) -> None:
-    """Settle the kinds of time that are known only when a round ends."""
+    """Correct the kinds of time that are known only when a round ends.
+
+    They are time without any report, and a hang since the last step.
+    """
     steps = account.steps
     if steps.formed_at is None or steps.over_at is not None:
         return
@@ -367,7 +384,7 @@ def _in_the_round(account: Goodput) -> Spending:
 
 
 def _enter(account: Goodput, spending: Spending | None, at: float) -> None:
-    """Account for the time until `at`, and change the kind of time after it."""
+    """Account for the time until `at`, and set the kind of the time after it."""
     at = max(at, account.until)
     if account.now is not None and at > account.until:
         account.spares.node_s += account.spares.nodes * (at - account.until)
@@ -383,7 +400,7 @@ def _enter(account: Goodput, spending: Spending | None, at: float) -> None:
 
 
 def _segment(account: Goodput, spending: Spending, at: float) -> Segment:
-    """Return the segment from the end of the account until `at`."""
+    """Return the segment of this kind from the end of the account until `at`."""
     return Segment(spending, _cause(account, spending), account.until, at)
 
 
@@ -394,7 +411,7 @@ def _relabel(
     spending: Spending,
     only: Collection[Spending] = tuple(Spending),
 ) -> None:
-    """Correct the kind of a part of the newest round's time."""
+    """Correct the kind and cause of the time from `begin` to `end`, where it is one of `only`."""
     known = Segment(spending, _cause(account, spending), begin, end)
     account.segments = relabelled(account.segments, known, only)
 
@@ -410,9 +427,9 @@ def _cause(account: Goodput, spending: Spending) -> str:
 
 
 def _since(account: Goodput, over_at: float | None) -> list[Segment]:
-    """Return the segments after the workers of the newest round had stopped.
+    """Return the segments of waiting at the end of the account, up to the next round.
 
-    The way to the next one.
+    They begin after the newest round's end (`over_at`) and its workers' stop.
     """
     way: list[Segment] = []
     for segment in reversed(account.segments):

@@ -42,22 +42,23 @@ from rallypoint.core.watch.node_progress import NodeProgress
 SCHEMA = 1
 """The schema of written lines: raised when the meaning of a field changes. Fields may be added."""
 ENTRIES_MAX = 1000
-"""The number of the newest events that are kept."""
+"""The most events that are kept, the newest ones."""
 UnixTime = Annotated[float, Meta(ge=0, le=MAX_UNIX_TIME)]
-"""A date in Unix seconds. A reader refuses numbers that are not."""
+"""The time in Unix seconds. A reader refuses negative numbers, and dates after the year 9998."""
 RATE_S = 60.0
-"""The period in seconds for which steps per second are computed."""
+"""The period in seconds over which steps per second are computed."""
 
 
 class HistoryEntry(Struct, frozen=True):
     """One event of the job."""
 
     number: int
-    """The number of the event in this history, from 1."""
+    """The number of the event in this history. Each event has a larger one than those before, also
+    those of former coordinators."""
     time: UnixTime
     """The time in Unix seconds, by the coordinator's clock."""
     event: str
-    """The name of the event in the table of event kinds."""
+    """The name of the kind of event, as in `core/event_kinds.py`."""
     level: str
     round: int
     text: str
@@ -67,23 +68,23 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class NodeReport(Struct, frozen=True):
-    """The report of a node about its workers, and its time of arrival."""
+    """The last report of a node about its workers' progress, and its time of arrival."""
 
     progress: NodeProgress
     at: float
 
 
 class _Seen(Struct):
-    """The state of the job at the last look."""
+    """The state of the job's rounds, as the history last saw it."""
 
     round: int = -1
     """The active round; -1: none."""
     newest: int = -1
-    """The last round that was active."""
+    """The last round that was active; -1: none was."""
     has_told_end: bool = False
-    """Whether another coordinator has reported the end of the last round."""
+    """Whether the former coordinator's sums say already how the last round ended."""
     closed: int = -1
-    """The last round that is closed."""
+    """The last round whose record is complete, and was put among the news; -1: none."""
     is_over: bool = False
     cant_log: set[str] = field(default_factory=set)
     """The nodes of the newest round that have reported unwritable log files."""
@@ -94,7 +95,8 @@ class _Seen(Struct):
     ended_at: float = 0.0
     """When the newest round was ended."""
     stopping: set[str] = field(default_factory=set)
-    """The nodes that have not reported yet that its workers have stopped."""
+    """The nodes of the newest round that were to stop its workers, and have not reported yet that
+    they have."""
 
 
 class JobHistory:
@@ -106,31 +108,33 @@ class JobHistory:
         wall_time: Callable[[float], float],
         number: int = 0,
     ) -> None:
-        """`wall_time` dates a time of the host for people.
+        """Begin an empty history at `at`.
 
-        `number`: larger than those of the events that the coordinators before may have told of.
+        `wall_time` turns a time of the host's clock into Unix seconds. `number` is larger than
+        those of the events that former coordinators may have reported.
         """
         self.account = Goodput(at, at)
         self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
         self.rounds: deque[RoundRecord] = deque(maxlen=ROUNDS_SHOWN + 1)
         self.rounds_formed = 0
         self.told: dict[str, NodeReport] = {}
-        """The reports of nodes, by the ids of the nodes of the newest round."""
+        """The newest progress report of each node of the newest round, by node id."""
         self.news: deque[HistoryEntry | RoundRecord] = deque(maxlen=ENTRIES_MAX)
-        """The events and ended rounds that the host has not passed on yet; the host takes them from
-        here."""
+        """The newest events and ended rounds that the host has not passed on yet; the host takes
+        them from here."""
         self.known_since: float | None = None
-        """Unix seconds: what happened before, event by event, another coordinator knew."""
+        """The Unix time of the takeover; only former coordinators knew the single events before it.
+        None: there was none."""
         self.changed_at = at
-        """Since when the job has been in its present state."""
+        """The time since when the job has been spending its present kind of time."""
         self.steps: deque[tuple[float, int]] = deque()
-        """The furthest step, now and then, of the newest round."""
+        """Times, each with the furthest step of the newest round then; about the last minute."""
         self._wall_time = wall_time
         self._numbers = number
         self._seen = _Seen()
 
     def record(self, record: Record, round_: int, at: float) -> None:
-        """Record an event."""
+        """Add an event to the newest ones, and to the news for the host."""
         self._numbers += 1
         entry = HistoryEntry(
             self._numbers,
@@ -146,7 +150,7 @@ class JobHistory:
         self.news.append(entry)
 
     def carried(self, at: float) -> Carried:
-        """Return the part of the history that the next coordinator continues."""
+        """Return the sums that the next coordinator is to continue."""
         newest = None
         if self._seen.round >= 0 and self.rounds:
             one, steps = self.rounds[-1], self.account.steps
@@ -163,9 +167,10 @@ class JobHistory:
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
     def take_over(self, newest: int, at: float, *, is_active: bool) -> None:
-        """Note that another coordinator has led the job, and formed this round last; -1: none.
+        """Note that another coordinator has led the job.
 
-        `is_active`: the round may still be active.
+        `newest` is the round that it formed last; -1: none. `is_active`: that round may still be
+        active.
         """
         now, seen = self._wall_time(at), self._seen
         self.known_since, seen.before = now, newest
@@ -176,7 +181,10 @@ class JobHistory:
             seen.round = seen.newest = newest
 
     def carry_on(self, before: Carried, at: float) -> None:
-        """Continue the sums of another coordinator; called after `take_over`."""
+        """Continue the sums of a former coordinator; called after `take_over`.
+
+        The time since its report is counted as the kind of time that the job spent then.
+        """
         ago_s = carrying.gap_s(before, self._wall_time(at))
         carrying.carry_on(self.account, before, ago_s, self._seen.round)
         self.rounds_formed, self.changed_at = before.rounds, at - ago_s
@@ -190,7 +198,10 @@ class JobHistory:
     def told_again(
         self, job: JobState, node_id: str, told: Sequence[ReportedRound], at: float
     ) -> None:
-        """Note a node's reports about its last rounds. They decide nothing."""
+        """Note a node's reports about rounds that another coordinator has formed.
+
+        They are only shown, and decide nothing.
+        """
         before = [
             one
             for one in told
@@ -205,14 +216,21 @@ class JobHistory:
                 past.ends(reason)
 
     def stopped(self, node_id: str, at: float) -> None:
-        """Note that no workers of an earlier round run on this node. O(1)."""
+        """Note that a node has stopped the workers of an ended round. O(1).
+
+        The record of the round gets the time that it took.
+        """
         seen = self._seen
         if node_id in seen.stopping:
             seen.stopping.remove(node_id)
             self.rounds[-1].took(node_id, (("stop", at - seen.ended_at),))
 
     def noted(self, job: JobState, at: float) -> None:
-        """Something has happened to the job. O(1), but for a round that begins."""
+        """Look at the job after something has happened to it.
+
+        Takes its changes of rounds, its verdict, the furthest step and the present kind of time
+        into the history. O(1), but for a round that begins, ends or is judged: O(number of nodes).
+        """
         seen, before = self._seen, self.account.now
         if seen.newest >= 0:
             goodput.reached(self.account, job.furthest_step, at)
@@ -238,9 +256,8 @@ class JobHistory:
     ) -> Record | None:
         """Note a progress report of a node of the newest round, even after its end.
 
-        O(1).
-
-        Returns an event to show, if there is one.
+        Return an event to show, that a log file can't be written or that the pattern of steps
+        matches nothing; None: there is none. Reports of other rounds are ignored.
         """
         named = progress.stamp
         if named.incarnation != job.incarnation or named.round != self._seen.newest:
@@ -267,12 +284,10 @@ class JobHistory:
         return PATTERN_UNMATCHED(progress.unmatched, node_id=node_id)
 
     def ended_rounds(self, at: float, still_stopping: Collection[str]) -> list[RoundRecord]:
-        """Return the rounds that have ended, the newest last.
+        """Return the last rounds that have ended, the newest last.
 
-        O(nodes).
-
-        Of the newest one it counts the time up to now while nodes stop its workers.
-        `still_stopping` are the connected nodes that have not stopped theirs.
+        While nodes stop the workers of the newest one, its record has the time that this has taken
+        up to now. `still_stopping` are the connected nodes that have not stopped theirs.
         """
         ended, seen = [one for one in self.rounds if one.ended is not None], self._seen
         if ended and seen.newest == ended[-1].round != seen.closed:
@@ -285,12 +300,12 @@ class JobHistory:
 
     @property
     def newest_round(self) -> int:
-        """The last round that was formed; 0 also if there was none."""
+        """The last round that was active under this coordinator; 0 also if there was none."""
         return max(self._seen.newest, 0)
 
     @property
     def steps_per_s(self) -> float | None:
-        """The steps per second of the last minute; None: too little is known."""
+        """The steps per second of about the last minute; None: too little is known."""
         if len(self.steps) < 2:
             return None
         (first_at, first), (last_at, last) = self.steps[0], self.steps[-1]
@@ -327,7 +342,7 @@ class JobHistory:
         self._stops(job, at)
 
     def _stops(self, job: JobState, at: float) -> None:
-        """No worker of the newest round is to run any more."""
+        """Note the end of the newest round: all its nodes are to stop their workers."""
         seen = self._seen
         self.rounds[-1].ended, seen.ended_at = self._wall_time(at), at
         seen.round, seen.stopping = -1, set(job.assigned)
@@ -360,9 +375,9 @@ class JobHistory:
         self._close()
 
     def _close(self) -> None:
-        """Close the newest round, which is complete.
+        """Complete the record of the newest round, and put it among the news, once.
 
-        After a takeover, once its end was reported.
+        A round of a former coordinator is left out until a node has reported why it began.
         """
         newest, seen = self.rounds[-1], self._seen
         if seen.closed != newest.round and newest.why:

@@ -30,30 +30,30 @@ from rallypoint.core.watch.history import SCHEMA, HistoryEntry, UnixTime
 from rallypoint.core.watch.job_view import JobView
 
 NODES_WRITTEN = 16
-"""The most nodes in a written status: the conspicuous ones. The rest is only counted."""
+"""The most nodes in a status of a history file; the rest is only counted."""
 
 
 class Begin(Struct, frozen=True):
-    """The header of the lines that follow."""
+    """The header of the lines that one coordinator writes."""
 
     job: str
     incarnation: int
     time: UnixTime
-    """The time in Unix seconds, as everywhere here."""
+    """The time in Unix seconds, as everywhere in the file."""
     took_over: bool = False
     """Whether another coordinator had led the job before."""
     schema: int = SCHEMA
 
 
 class StatusLine(Struct, frozen=True):
-    """The status of the job at one time."""
+    """The status of the job at one time, as a line of the file."""
 
     time: UnixTime
     view: JobView
 
 
 class LinesLost(Struct, frozen=True):
-    """A gap in the file: this many lines are missing here."""
+    """A gap in the file: so many lines are missing here."""
 
     number: Annotated[int, Meta(ge=0)]
 
@@ -69,12 +69,15 @@ _KINDS: dict[type, str] = {
 
 
 def as_object(line: HistoryLine) -> dict[str, Any]:
-    """Return the line as a JSON object."""
+    """Return the line of a history file as a JSON object, with its kind."""
     return {"kind": _KINDS[type(line)], **msgspec.to_builtins(line)}
 
 
 def compact(view: JobView, at: float) -> StatusLine:
-    """Return the status to write, without ended rounds, which have lines of their own."""
+    """Return the status to write, with the first nodes only, and without ended rounds.
+
+    Ended rounds have lines of their own; only one whose workers still stop is in it.
+    """
     left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
     nodes = view.nodes[:NODES_WRITTEN]
     ending = view.past[-1:] if view.state == "stopping" else ()
@@ -82,20 +85,23 @@ def compact(view: JobView, at: float) -> StatusLine:
 
 
 class Recorded(Struct):
-    """The content of a file."""
+    """The content of a `--history` file."""
 
     begins: list[Begin] = field(default_factory=list)
     entries: list[HistoryEntry] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
     """The rounds of the newest life of the job."""
     status: StatusLine | None = None
-    """The newest status."""
+    """The newest status of the newest life of the job; None: there is none."""
     lost: int = 0
     """The number of lines that could not be written."""
 
 
 class NoHistoryError(ValueError):
-    """A file is not a history that this version can read; the text follows the file's name."""
+    """The error of a file that is no history, or is damaged, or of an unknown schema.
+
+    Its text continues a sentence that begins with the file's name.
+    """
 
 
 def read(lines: Sequence[bytes]) -> Recorded:
@@ -140,7 +146,7 @@ def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) ->
 
 
 def _add(rounds: list[RoundRecord], past: RoundRecord) -> None:
-    """Add a round, unless it is there already.
+    """Add a round, unless the last one of the list is the same.
 
     A round that had just ended at a takeover may be written by both coordinators; the first one has
     observed it.

@@ -27,24 +27,25 @@ from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
 from rallypoint.core.watch.names import fold_names, gaps_in_names
 
 STUCK_S, STUCK_STEPS = 30.0, 10
-"""The seconds, and the number of steps' durations, without a step after which a job counts as
-stuck."""
+"""The limits, in seconds and in usual durations of a step, of the time without a step. A job that
+exceeds both is shown as stuck."""
 NODES_SHOWN = 1000
-"""The most nodes in a view, the conspicuous ones first; the rest is only counted."""
+"""The most nodes in a view. Of more, the conspicuous ones are shown and the rest is only
+counted."""
 
 
 class Heard(Struct, frozen=True):
-    """The signs of life of a node's agent, as the host knows them."""
+    """The signs of life of a node's agent, as the coordinator's process knows them."""
 
     host: str = ""
-    """The address from which it is connected."""
+    """The address from which it is connected; empty: not known."""
     silent_s: float = 0.0
     """The seconds since its last sign of life."""
     is_connected: bool = True
 
 
 class NodeView(Struct, frozen=True, omit_defaults=True):
-    """The view of one node."""
+    """The view of one node of a job."""
 
     node: str
     state: str
@@ -54,23 +55,26 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     group_rank: int = -1
     first_rank: int = -1
     step: int = -1
-    """The step of its worker that is furthest behind."""
+    """The step of its worker that is furthest behind; -1: not known."""
     behind: int = -1
-    """The global rank of that worker."""
+    """The global rank of the worker that is furthest behind; -1: not known."""
     quiet_s: float | None = None
-    """The seconds since that worker's last report of progress."""
+    """The seconds since the last progress of the worker that is furthest behind; None: not
+    known."""
     silent_s: float = 0.0
     """The seconds since the last sign of life of its agent."""
     is_connected: bool = True
     phases: dict[str, float] = {}
-    """The seconds of each finished phase of this round: `rendezvous`, `spawn`, and after that
-    `first_output` and `first_progress`."""
+    """The seconds of each finished phase of this round's start: `rendezvous`, `spawn`, and after
+    that `first_output` and `first_progress`."""
     held_back: str = ""
-    """How long it triggers no round, and why."""
+    """Why the node takes part in no round, or ends none to be admitted, and for how long; empty: it
+    is trusted."""
     cant_log: str = ""
-    """Why a log file of its workers can't be written."""
+    """Why a log file of its workers can't be written; empty: all can."""
     in_phase: str = ""
-    """The phase of one of its workers that takes longer than a step, by the script's name."""
+    """The script's name for a long phase, such as an evaluation, that one of its workers is in;
+    empty: none."""
 
 
 class HowItEnded(Struct, frozen=True):
@@ -79,11 +83,11 @@ class HowItEnded(Struct, frozen=True):
     outcome: str
     text: str
     no_progress: str = ""
-    """The repeated failure that ended the job (`--max-no-progress`)."""
+    """The repeated failure that ended the job (`--max-no-progress`); empty: it ended otherwise."""
 
 
 class JobView(Struct, frozen=True):
-    """The whole view of a job."""
+    """The whole view of a job, as its status shows it."""
 
     schema: int
     job: str
@@ -93,7 +97,8 @@ class JobView(Struct, frozen=True):
     since_s: float
     """The seconds since the job has been in this state."""
     age_s: float
-    """The seconds since this coordinator has known the job."""
+    """The age of the job in seconds, with the time under former coordinators as far as it is
+    known."""
     incarnation: int
     round: int
     rounds: int
@@ -116,15 +121,16 @@ class JobView(Struct, frozen=True):
     goodput: GoodputView
     nodes: tuple[NodeView, ...]
     nodes_left_out: int
-    """The number of further nodes, which are like most others."""
+    """The number of further nodes that are not in `nodes`."""
     past: tuple[RoundRecord, ...]
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
     held_back: tuple[HeldBack, ...] = ()
-    """The machines that are held back, even if none of their nodes is in the job now."""
+    """The machines that are held back from rounds, even if none of their nodes is in the job
+    now."""
     known_since: UnixTime | None = None
-    """Unix seconds: another coordinator, which is gone, knew what happened before; None: all is
-    known."""
+    """The Unix time before which only a former coordinator, which is gone, knew what happened;
+    None: all is known."""
     lease_s: float = 0.0
     """The seconds of silence after which a node is lost."""
     waits_at_most_s: float | None = None
@@ -134,10 +140,10 @@ class JobView(Struct, frozen=True):
     """The nodes of `waits_for` that are in the job: they have to stop or start workers, to reach
     the store of rank 0, or to save a checkpoint."""
     same_failures: int = 0
-    """The number of equal failures in a row, if there is more than one."""
+    """The number of equal failures in a row; 0: there is not more than one."""
     ends_in_s: float | None = None
-    """How many seconds the job may still run (`--max-runtime`); None: there is no limit, or it does
-    not count yet."""
+    """How many seconds the job may still run (`--max-runtime`); None: there is no limit, it does
+    not count yet, or the job has ended."""
 
 
 class JobLine(Struct, frozen=True):
@@ -152,7 +158,8 @@ class JobLine(Struct, frozen=True):
     step: int
     total_steps: int
     useful_share: float | None
-    """The useful share of its time; None: no steps are known."""
+    """The share of its time, from 0 to 1, in which steps were done for the first time; None: no
+    steps are known."""
     reason: str
 
 
@@ -189,7 +196,7 @@ _STATES = {
 def view_of(
     job: JobState, history: JobHistory, heard: Callable[[str], Heard], at: float
 ) -> JobView:
-    """O(number of nodes). `heard`: of the agent of this incarnation."""
+    """Return the view of a job at `at`. `heard`: an agent's signs of life by its incarnation."""
     state, settings, account = job.round, job.round.settings, history.account
     active, verdict = state.phase is RoundPhase.ACTIVE, job.verdict
     newest = state.round if active else max(state.round - 1, 0)
@@ -255,10 +262,9 @@ def _ends_in_s(job: JobState, at: float) -> float | None:
 
 
 def _past(job: JobState, history: JobHistory, at: float) -> tuple[RoundRecord, ...]:
-    """Return the last rounds that have ended.
+    """Return the last rounds that have ended, the newest last.
 
-    The cause of the newest one may be known before all nodes have stopped its workers, and it is
-    judged.
+    While nodes still stop the workers of the newest one, it has the cause that is presumed so far.
     """
     past = history.ended_rounds(at, _in_state(job, MemberState.STOPPING))[-ROUNDS_SHOWN:]
     if past and past[-1].cause is None and past[-1].round == job.round.round - 1:
@@ -272,7 +278,7 @@ def _how_it_ended(verdict: Verdict) -> HowItEnded:
 
 
 def goodput_view(history: JobHistory, at: float) -> GoodputView:
-    """Return where the time went up to now, or to the job's end."""
+    """Return how the job's time was used up to `at`, or up to the job's end."""
     account = history.account
     sums = goodput.spent(account, at)
     parts = sorted(sums.items(), key=lambda part: -part[1])
@@ -356,7 +362,7 @@ def _waits_to_enrol(job: JobState) -> str:
 
 
 def _missing(job: JobState, number: int) -> str:
-    """Return the names of the missing nodes, as far as they can be known; else empty."""
+    """Return the end of a sentence that names the missing nodes; empty: none can be named."""
     state = job.round
     gone = sorted(entry.node_id for entry in state.world if entry.node_id not in state.members)
     if gone:
@@ -383,9 +389,9 @@ def _state(job: JobState, history: JobHistory) -> str:
 
 
 def _stuck_s(history: JobHistory, at: float) -> float | None:
-    """Return the seconds without progress of any worker, if much longer than steps take.
+    """Return the seconds since the last step of any worker, if steps take much less; else None.
 
-    Else None.
+    None as well if the workers do no steps now.
     """
     steps, rate = history.account.steps, history.steps_per_s
     if history.account.now not in (Spending.STEPS, Spending.REDONE) or steps.advanced_at is None:

@@ -43,7 +43,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class KeptLine(Struct, frozen=True, array_like=True):
-    """A piece of the output of a worker."""
+    """A piece of the output of a worker, as it is kept after the job's end."""
 
     rank: int
     stream: int
@@ -63,10 +63,12 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     pid: int
     """The pid of the agent."""
     process: str = ""
-    """The name of the agent's process (`machine_name.process_name`)."""
+    """The identity of the agent's process, which no later process with its pid has
+    (`machine_name.process_name`)."""
     incarnation: int
     endpoints: tuple[str, ...]
-    """The endpoint of the job in the options, and the address that was dialled."""
+    """The places by which a person may name the job: its endpoint or register in the options, and
+    the address that the agent has dialled."""
     host: str
     """The address of the coordinator, for display."""
     is_host: bool
@@ -81,9 +83,9 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     first_rank: Annotated[int, Meta(ge=-1, le=MAX_WORLD)]
     workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS_PER_NODE)]
     ended: UnixTime = 0.0
-    """The time of its end; 0: nothing is known of its end."""
+    """The Unix time at which this node's part ended; 0: nothing is known of its end."""
     left: bool = False
-    """True: the job may continue, because this node left it or lost its coordinator."""
+    """Whether the job may continue, because this node left it or lost its coordinator."""
     outcome: str = ""
     text: str = ""
     exit_code: int | None = None
@@ -93,16 +95,19 @@ class NodeNote(Struct, frozen=True, kw_only=True):
 
 
 class KeptDir(Struct, frozen=True):
-    """The directory of one job."""
+    """The directory in which files of one job are kept."""
 
     name: str
     newest: float
-    """The time of the last write."""
+    """The Unix time of the last change of its files; 0: it has none."""
     size: int
 
 
 def directory_name(run_id: str, incarnation: int) -> str:
-    """Return the name of a job's directory, the same on all nodes of this life of the job."""
+    """Return the name of the directory for a job's kept files.
+
+    It is the same on all nodes of this life of the job.
+    """
     short = _short_id(f"{incarnation}\0{run_id}")
     try:
         began = datetime.fromtimestamp(incarnation / 1000, UTC)
@@ -113,7 +118,7 @@ def directory_name(run_id: str, incarnation: int) -> str:
 
 
 def node_file(node: str) -> str:
-    """Return the name of this node's file."""
+    """Return the name of the file with this node's note."""
     name = _plain_name(node)
     if name != node or len(name) > _NAME_MAX:
         name = f"{name[:_NAME_MAX]}-{_short_id(node)}"
@@ -121,12 +126,15 @@ def node_file(node: str) -> str:
 
 
 def _plain_name(text: str, also: str = "") -> str:
-    """Return the text with an underscore for each character unfit for a name of a file."""
+    """Return the text with an underscore for each character unfit for a name of a file.
+
+    The characters of `also` are kept.
+    """
     return "".join(each if each in _PLAIN or each in also else "_" for each in text) or "_"
 
 
 def _short_id(text: str) -> str:
-    """Return eight characters that differ for different texts.
+    """Return a hash of the text as eight hexadecimal digits.
 
     OpenSSL is not used: its first digest would cost an agent a fifth of a megabyte.
     """
@@ -134,7 +142,7 @@ def _short_id(text: str) -> str:
 
 
 def is_kept_name(name: str) -> bool:
-    """Return whether a directory of this name may be that of a job."""
+    """Return whether a directory of this name may be one with a job's kept files."""
     run_id, *numbers = name.rsplit("-", 3)
     *moment, short_id = numbers or [""]
     return (
@@ -147,7 +155,7 @@ def is_kept_name(name: str) -> bool:
 
 
 def is_kept_file(name: str) -> bool:
-    """Return whether a file of this name in such a directory is Rallypoint's."""
+    """Return whether a file of this name in a kept job's directory is Rallypoint's."""
     name = name.removesuffix(".new")
     if name == HISTORY:
         return True
@@ -178,9 +186,10 @@ def room_of(nodes: int) -> int:
 
 
 def fitted(note: NodeNote, room: int) -> NodeNote:
-    """Return the note with as much of the newest output as fits.
+    """Return the note with as much of the newest output as fits into `room` bytes.
 
-    Each rank has an equal share, and a long cause is cut at its beginning.
+    Each rank has an equal share. Of a long cause the beginning of the message and the end of the
+    detail are kept.
     """
     cause = note.cause
     if cause is not None:
@@ -204,23 +213,26 @@ def fitted(note: NodeNote, room: int) -> NodeNote:
 
 
 def is_meant(note: NodeNote, job: str | None, endpoint: str | None) -> bool:
-    """Return whether the note is of the job with this name and endpoint; None: any."""
+    """Return whether the note is of the job with this name and endpoint.
+
+    A name or an endpoint that is None stands for any.
+    """
     if job is not None and note.job != job:
         return False
     return endpoint is None or any(_is_same(one, endpoint) for one in note.endpoints)
 
 
 def is_logged_in(note: NodeNote, path: str) -> bool:
-    """Return whether the log files of this job are in this directory."""
+    """Return whether `path` is the `--log-dir` of the note, or a path of the job in it."""
     if not note.log_dir:
         return False
     return path == note.log_dir or path.startswith(f"{note.log_dir.rstrip('/')}/{note.job}")
 
 
 def cut_history(data: bytes, most: int = HISTORY_BYTES) -> bytes:
-    """Return the lines of a history file that fit: the header, and the newest of the others.
+    """Return a history file of at most `most` bytes: if it is longer, a part of its lines.
 
-    They take at most half of the space.
+    Then it has the header, and the newest of the others, as many as fit into half of the space.
     """
     if len(data) <= most:
         return data
@@ -241,6 +253,7 @@ def _is_same(one: str, other: str) -> bool:
 def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list[str]:
     """Return how the parts of these nodes ended, the worst first; equal ends are one line.
 
+    Nodes whose end is unknown come first, then those that still run, then those that failed.
     `living` are the nodes whose agents run.
     """
     alike: dict[tuple[int, int], list[NodeNote]] = {}

@@ -34,9 +34,9 @@ class LineGroup(Struct, eq=False):
 
 
 def fold_lines(lines: Iterable[WorkerLine]) -> list[LineGroup]:
-    """Fold equal lines of several ranks, in the order of arrival.
+    """Fold equal lines of several ranks, if they arrived within `SAME_S`; keep the order.
 
-    A line that one rank writes twice stays twice.
+    The order is that of arrival. A line that one rank writes twice stays twice.
     """
     found: list[LineGroup] = []
     by_text: dict[str, deque[LineGroup]] = {}

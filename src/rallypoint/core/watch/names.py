@@ -6,12 +6,15 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 _BRIEF_MAX = 30
-"""The most characters of a list of ranks that is not a range."""
+"""The most characters of a list of ranks; a longer one is cut, and their number is added."""
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 
 
 def fold_names(node_ids: Iterable[str]) -> str:
-    """`gpu-[0-3,7], login`: names that differ by a number at the end are one word."""
+    """Return names as a list in which those that differ by a number at the end are one word.
+
+    For example `gpu-[0-3,7], login`.
+    """
     return ", ".join(word for word, _ in fold_words(node_ids))
 
 
@@ -41,7 +44,10 @@ def fold_words(node_ids: Iterable[str], ranges_max: int | None = None) -> list[t
 
 
 def _ranges(numbers: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
-    """Return each number and range, and how many numbers it has."""
+    """Return each number and each range of numbers as a text, and how many it stands for.
+
+    `numbers` are sorted, each with its text.
+    """
     found: list[list[tuple[int, str]]] = []
     for number in numbers:
         if found and number[0] == found[-1][-1][0] + 1:
@@ -54,11 +60,9 @@ def _ranges(numbers: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
 
 
 def gaps_in_names(node_ids: Iterable[str]) -> list[str]:
-    """Return the gaps in the numbers of names that are one word and a number.
+    """Return the names that are missing in a row: `n1, n3` lack `n2`. O(number of names).
 
-    O(number of names).
-
-    `n1, n3` lack `n2`.
+    There are none unless all names are one word and a number, and most of the row is there.
     """
     numbers: dict[int, str] = {}
     stem = None
@@ -78,7 +82,7 @@ def gaps_in_names(node_ids: Iterable[str]) -> list[str]:
 
 
 def rank_names(ranks: Iterable[int], gap: str = ",") -> str:
-    """Return ranks as ranges: `0-30,32-63`."""
+    """Return ranks as ranges, with `gap` between them: `0-30,32-63`."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
@@ -89,7 +93,10 @@ def rank_names(ranks: Iterable[int], gap: str = ",") -> str:
 
 
 def brief_ranks(ranks: Collection[int]) -> str:
-    """`0-30,32-63`; of many that are no row their number."""
+    """Return ranks as ranges: `0-30,32-63`.
+
+    A long list is cut, and the number of all ranks is added: `0,2,4,… 64 ranks`.
+    """
     text = rank_names(ranks)
     if len(text) <= _BRIEF_MAX:
         return text

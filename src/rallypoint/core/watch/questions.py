@@ -18,42 +18,48 @@ PIECE_BYTES = 48 * 1024
 
 
 ALL_JOBS = "\0jobs"
-"""The name for which the token is proved in a question about all jobs of a coordinator. No job can
-have it, so a job's token does not suffice."""
+"""The name that stands for a run id when a command proves its token to ask about all jobs of a
+coordinator. No job can have it, so a job's token does not suffice."""
 
 
 DRAINED = "it was drained (rallypoint drain)"
-"""The reason for the leave of a node that a person drains."""
+"""The reason that is shown for the leave of a node that a person drains."""
 
 
 class Subject(Enum):
-    """The subject of a question."""
+    """The subject of a person's question or request to a job's coordinator."""
 
     STATUS = "status"
-    """A `JobView`; with `follow` once more when the job has ended."""
+    """The job's status, answered by a `JobView`; with `follow` once more when the job has ended."""
     JOBS = "jobs"
-    """`JobLine`s: of all jobs that the coordinator hosts."""
+    """The list of jobs, answered by `JobLine`s: all that the coordinator hosts if it is asked as
+    `ALL_JOBS`, else the one that was named."""
     EVENTS = "events"
-    """`HistoryEntry`s after the number `after`, and with `follow` the later ones."""
+    """The events after the number `after`, and with `follow` the later ones; answered by
+    `HistoryEntry`s."""
     CHECKPOINT = "checkpoint"
-    """A request, as the next ones: the workers save a checkpoint. Answered by sentences, the last
-    one when it is done."""
+    """A request that the workers save a checkpoint. Answered by sentences, the last one when it is
+    done."""
     RESTART = "restart"
     """A request to end the round and begin another one, at no cost to the budget."""
     CANCEL = "cancel"
     """A request to end the job."""
     NODES = "nodes"
-    """`HeldBack`s: the machines that are held back, and why."""
+    """The machines that are held back from rounds, and why; answered by `HeldBack`s."""
     EXCLUDE = "exclude"
-    """A request: the machines of `nodes` take part in no round any more."""
+    """A request: the machines of `nodes` take part in no round any more, until a person allows
+    it."""
     ALLOW = "allow"
-    """A request: the machines of `nodes` are trusted again."""
+    """A request: the machines of `nodes`, which were held back or excluded, are trusted again."""
     DRAIN = "drain"
-    """A request: the first of `nodes` leaves. `DrainAnswer`s, the last one when it has left."""
+    """A request: the first of `nodes` leaves. Answered by `DrainAnswer`s, the last one when it has
+    left."""
     STACKS = "stacks"
-    """The stacks of workers now: `Gathered`s of their nodes (`collection_messages.py`)."""
+    """The present stacks of workers, answered by `Gathered`s of their nodes
+    (`collection_messages.py`)."""
     LOGS = "logs"
-    """The newest lines of workers' output, and with `follow` the later ones: `Gathered`s."""
+    """The newest lines of workers' output, and with `follow` the later ones; answered by
+    `Gathered`s."""
     MORE = "more"
     """The acknowledgement of a `Gathered` value, after which another one may be sent. It has no
     answer."""
@@ -101,23 +107,25 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     """The workers that the question is about, besides those of `nodes`; both empty: all."""
     nodes: tuple[str, ...] = ()
     newest: int = 0
-    """The number of the newest lines of each worker to begin with,."""
+    """The number of the newest lines of each stream of a worker to begin with."""
     read: tuple[ReadTo, ...] = ()
-    """The positions after which output is wanted, if the round is still the same."""
+    """The positions after which output is wanted, in place of the newest lines, if the round is
+    still the same."""
     incarnation: int = 0
     """The life of the job that the positions, or `asked_in`, belong to."""
     release: str = ""
-    """The version of Rallypoint of the command; empty: older than this field."""
+    """The version of Rallypoint of the person's command; empty: it is older than this field."""
     asks: bool = False
-    """Whether to ask the person first if the job ends with the node (`DrainAnswer.ends_job`)."""
+    """Whether a drain that would end the job is not carried out but reported
+    (`DrainAnswer.ends_job`), so that the command asks the person first."""
     asked_in: int | None = None
     """The round in which this request was made before, if its answer was lost, so that it is not
     carried out twice. None: it is made for the first time."""
 
     def means(self, node_id: str, first: int, workers: int) -> bool:
-        """Return whether the question is about the workers of this node.
+        """Return whether the question is about any worker of this node.
 
-        `first` is the rank of the first of them.
+        `first` is the rank of the first of its workers.
         """
         last = first + workers - 1
         named = any(wanted.first <= last and wanted.last >= first for wanted in self.ranks)
@@ -125,7 +133,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
 
     @property
     def node(self) -> str:
-        """The node of a request about a node; else empty."""
+        """The first of `nodes`, which is the one that a request about a node means; empty: none."""
         return self.nodes[0] if self.nodes else ""
 
     @property
@@ -142,21 +150,23 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
 
     @property
     def wants_all(self) -> bool:
-        """Whether the question is about all jobs."""
+        """Whether the question is about a list of jobs, which may be all of the coordinator."""
         return self.subject is Subject.JOBS
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=17):
-    """A piece of an answer."""
+    """A piece of the answer to a person's question."""
 
     piece: bytes
     is_whole: bool
-    """Whether this part ends a value."""
+    """Whether this piece ends a JSON value."""
     is_last: bool
-    """Whether no other value follows."""
+    """Whether nothing follows this piece."""
     refusal: str = ""
     """The reason of a refusal, one sentence, in place of an answer."""
     is_final: bool = True
-    """False: of a coordinator that does not host the job, or not yet."""
+    """Whether a refusal settles the question. False: this coordinator does not host the job, or not
+    yet, so it is worth asking again or elsewhere."""
     recovers: bool = False
-    """Whether the coordinator has just taken the job over, and will know soon which workers run."""
+    """Whether a coordinator that refuses has just taken the job over, and will know soon which
+    workers run."""

@@ -26,11 +26,11 @@ class Spending(Enum):
 
 
 Sums = dict[tuple[Spending, str], float]
-"""The seconds by kind and cause."""
+"""The seconds of a job's time, by kind and cause."""
 
 
 class Segment(Struct):
-    """A stretch of time, on the host's clock."""
+    """A stretch of a job's time, in seconds on the host's clock."""
 
     spending: Spending
     cause: str
@@ -39,16 +39,16 @@ class Segment(Struct):
 
     @property
     def seconds(self) -> float:
-        """The length of the segment."""
+        """The length of the segment in seconds."""
         return self.end - self.begin
 
 
 def relabelled(
     segments: list[Segment], known: Segment, only: Collection[Spending]
 ) -> list[Segment]:
-    """Return the segments with the kind of a part corrected.
+    """Return the segments with the kind and cause of `known` in the time of `known`.
 
-    The time of `known` gets its kind, where it has one of the kinds in `only`.
+    Only segments whose kind is one of `only` are changed; those that reach beyond `known` are cut.
     """
     cut: list[Segment] = []
     for segment in segments:

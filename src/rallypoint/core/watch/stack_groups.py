@@ -20,14 +20,14 @@ class StackFrame(Struct, frozen=True):
 
     function: str
     place: str
-    """`FILE:LINE`; empty: the function is a line of another form."""
+    """`FILE:LINE`; empty: the line had another form, and is the `function` as a whole."""
 
 
 class Thread(Struct, frozen=True):
     """The stack of a thread, the newest call first."""
 
     name: str
-    """The name of the thread; empty: it has none."""
+    """The name of the thread; empty: it has none. Without frames: a text in place of a stack."""
     frames: tuple[StackFrame, ...]
 
 
@@ -36,7 +36,8 @@ class StackGroup(Struct, frozen=True):
 
     ranks: tuple[int, ...]
     threads: tuple[Thread, ...]
-    """The main thread first. One without frames: the worker's agent knows no stacks, but `name`."""
+    """The threads of the first of these workers, the main thread first. One without frames has only
+    a text as its name: the agent got no stacks."""
 
 
 def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
@@ -52,7 +53,10 @@ def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
 
 
 def threads_of(text: str) -> tuple[Thread, ...]:
-    """Return the threads in a text of Python's faulthandler, or in a single other line."""
+    """Return the threads in a text of Python's faulthandler, the last one first.
+
+    A block of another form becomes a thread without frames, with that text as its name.
+    """
     threads: list[Thread] = []
     for block in reversed(_blocks(text)):
         head = _HEAD.fullmatch(block[0])
@@ -67,7 +71,8 @@ def threads_of(text: str) -> tuple[Thread, ...]:
 def _key(text: str) -> tuple[str, ...]:
     """Return a key that is equal for equivalent stacks.
 
-    The order of the threads is accidental, except that the last one is the main thread.
+    Addresses and process ids don't count. The order of the threads is accidental, except that the
+    last one is the main thread.
     """
     blocks = ["\n".join(block) for block in _blocks(_NUMBERS.sub("#", text))]
     return (*sorted(blocks[:-1]), *blocks[-1:])

@@ -16,7 +16,8 @@ from msgspec import Struct
 from rallypoint.core.model import Cause, EndReason
 
 TURNS_MAX = 64
-"""The most changes that a job keeps for a history that does not take them."""
+"""The most changes that a job keeps until its history takes them; of more, the oldest are
+dropped."""
 
 
 class RoundFormed(Struct, frozen=True):
@@ -34,11 +35,11 @@ class RoundEnded(Struct, frozen=True):
     round: int
     reason: EndReason
     is_hang: bool
-    """Whether a worker made no progress."""
+    """Whether it ended because a worker made no progress."""
 
 
 class RoundJudged(Struct, frozen=True):
-    """The job knows the reason for the end of this round."""
+    """The job now knows the final reason for the end of this round."""
 
     round: int
     reason: EndReason

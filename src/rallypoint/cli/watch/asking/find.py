@@ -68,41 +68,46 @@ Exit codes:
 
 
 class JobAt(Struct, frozen=True):
-    """The place of a job."""
+    """The place where a job is found: its name, and its coordinator's endpoint or its record."""
 
     run_id: str | None
     """The run id of the job; None: not given."""
     endpoint: Endpoint
     register: RegisterConfig | None
-    """The job's; None: the coordinator is at the endpoint."""
+    """The place of the job's record, which names its coordinator; None: the coordinator is at the
+    endpoint."""
     access: access.Access
     secret: bytes = b""
-    """The token of this job, where no token of the user's opens it."""
+    """The token of this job from its agent's note on this machine, where no token of the user's
+    opens it; empty: none."""
     given: str = ""
-    """The words for the place in another command; empty: this machine."""
+    """The words that name the place in another command, with the options for the token; empty: this
+    machine."""
     is_here: bool = False
     """Whether the job was found on this machine."""
     pid: int = 0
-    """The pid of the agent by which it was found there."""
+    """The pid of the agent by which it was found on this machine; 0: it was found otherwise."""
     word: str = ""
-    """The endpoint's text if it has no port, so that it may be a name; empty: it has one."""
+    """The endpoint's text if it has no port, so that it may be a name; empty: it has one, or there
+    is none."""
 
     @property
     def name(self) -> str:
-        """The run id of the job."""
+        """The run id of the job, or the one of a job without a name."""
         return UNNAMED_RUN_ID if self.run_id is None else self.run_id
 
     @property
     def words(self) -> str:
-        """The words that name it in any command, quoted for a shell."""
+        """The words that name the job and its place in any command, quoted for a shell."""
         has_name = self.run_id not in (None, UNNAMED_RUN_ID, ALL_JOBS)
         return f"{self.given} --job {quote(self.name)}".strip() if has_name else self.given
 
 
 def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[JobAt]:
-    """Return the named job, or the jobs on this machine: at least one.
+    """Return the job that the options and `where` name, or the jobs on this machine.
 
-    Raises UsageError, and RendezvousConnectionError if there is none on this machine.
+    Of these there is at least one. Raises UsageError, and RendezvousConnectionError if there is
+    none on this machine. May ask Slurm, and block for seconds.
     """
     given = scanned.get("--job") or scanned.get("--rdzv-id")
     where = where or scanned.get("--rdzv-endpoint")
@@ -132,7 +137,7 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
 
 
 def _words(scanned: Scanned, where: str, backend: str = "") -> str:
-    """Return the words for a job's place in another command, quoted for a shell."""
+    """Return the words for a job's place and token in another command, quoted for a shell."""
     if backend == FOR_DIRECTORIES:
         words = [where if "/" in where else f"./{where}"]
     elif backend:
@@ -158,9 +163,9 @@ def _is_directory(text: str) -> bool:
 def _register(
     scanned: Scanned, backend: str, where: Given | None, run_id: str | None
 ) -> RegisterConfig:
-    """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` are read.
+    """Read the place of records as `--rdzv-endpoint` and `--rdzv-id` of `run` are read.
 
-    Without a name, of all jobs there.
+    Without a name, it is the place of all jobs there. Raises UsageError.
     """
     said = dict(scanned.values)
     if where is not None:
@@ -188,14 +193,20 @@ def _all_local_jobs() -> Iterator[LocalJob]:
 
 
 def _notes_of(job: JobAt) -> list[LocalJob]:
-    """Return the notes about jobs of this name, if the job was found on this machine."""
+    """Return the notes of agents about jobs of this name, if it was found on this machine.
+
+    Else none.
+    """
     if not job.is_here:
         return []
     return [one for one in _all_local_jobs() if one.run_id == job.run_id]
 
 
 def _local_jobs(run_id: str | None) -> list[LocalJob]:
-    """Return the newest note on each job of this user on this machine."""
+    """Return a note for each job of this user on this machine, or for those of this name.
+
+    Jobs with different coordinators' addresses are different ones. Raises NotOnThisMachineError.
+    """
     found: dict[tuple[str, str], LocalJob] = {}
     running: set[str] = set()
     for note in _all_local_jobs():
@@ -231,7 +242,7 @@ def only_one(jobs: Sequence[JobAt]) -> JobAt:
 
 
 class NotOnThisMachineError(RendezvousConnectionError):
-    """No such job of this user runs here."""
+    """The error when no job of this user, or none of this name, runs on this machine."""
 
 
 def as_noted(job: JobAt, *, by_others: bool = False) -> JobAt:
@@ -257,11 +268,15 @@ def agents_run(job: JobAt) -> bool:
 def runs_here(job: JobAt) -> bool:
     """Return whether an agent of this job, found on this machine, still runs.
 
-    It may have attached to another leader meanwhile, and another job may have the same name.
+    That agent counts by its pid, even if it has attached to another leader. Another one counts only
+    if it has noted the job's endpoint, since another job may have the same name.
     """
     return any(one.pid == job.pid or _endpoint_of(one) == job.endpoint for one in _notes_of(job))
 
 
 def token_of(job: JobAt) -> JobToken | None:
-    """Return the user's token, if the job needs one. Raises AccessError."""
+    """Return the user's token for the job. Raises AccessError.
+
+    None: there is none, none is needed, or the job's own token is known.
+    """
     return None if job.secret else job.access.find(create=False)

@@ -49,13 +49,13 @@ class Words(Struct, frozen=True):
 
 
 class DoubtError(Exception):
-    """The user has to confirm the command first; `args[0]` is the question."""
+    """The error when the user has to confirm the command first; `args[0]` is the question."""
 
 
 class Question:
     """One use of a command about a job.
 
-    It is made from a command line, and raises UsageError.
+    Making it raises UsageError for a wrong command line.
     """
 
     command: ClassVar[Command]
@@ -74,12 +74,16 @@ class Question:
         self.was_confirmed = False
         """Whether the user has confirmed the command."""
         self.jobs: list[JobAt] = []
-        """The named job, once it was looked for; of several, those on this machine."""
+        """The jobs that the command is about, once they were looked for: the named one, or those on
+        this machine."""
         self.tokens: list[JobToken | None] = []
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """Read the words and options of a command about a job. Raises UsageError."""
+        """Return the endpoint of the job, or the file to read instead, which the words name.
+
+        Raises UsageError, also for an option without a meaning for a file.
+        """
         where = word(scanned.words[0]) if scanned.words else None
         if where is None or not cls.not_of_files or not (is_kept(where) or is_history(where)):
             return Words(where)
@@ -87,12 +91,18 @@ class Question:
         return Words(where, file=where.text)
 
     def find(self) -> list[JobAt]:
-        """Return the named job. Raises as `read_job`."""
+        """Return the named job, as a list of one.
+
+        Raises as `read_job`, and UsageError for several jobs.
+        """
         return [only_one(read_job(self.command, self.scanned, self.words.where))]
 
     @property
     def asks(self) -> bool:
-        """Whether the user has to confirm the command."""
+        """Whether to ask the user for confirmation where a command needs it.
+
+        Only in a terminal, without `--yes` and `--json`, and before the user has confirmed it.
+        """
         return can_ask() and not (self.was_confirmed or self.as_json or self.scanned.on("--yes"))
 
     def show_file(self) -> int:
@@ -104,12 +114,15 @@ class Question:
         raise NotImplementedError
 
     async def ask(self) -> int:
-        """Ask about the job, show the answer, and return the exit code."""
+        """Ask the job's coordinator, show the answer, and return the exit code.
+
+        Raises as `named`, `converse` and `talk`.
+        """
         self.jobs[:1] = [await named(self.jobs[0], self.tokens[0])]
         return await converse(self.jobs[0], self.tokens[0], self.talk)
 
     async def talk(self, asking: Asking) -> int:
-        """Ask on this connection, and return the exit code.
+        """Ask on this connection, show the answer, and return the exit code.
 
         Called again on the next connection when the coordinator goes away.
         """
@@ -123,14 +136,17 @@ class Question:
         raise end
 
     def look_for_it(self) -> None:
-        """Find the job and the token, once, and hide the token from other processes."""
+        """Find the job and the token, once, and hide the token from other processes.
+
+        Raises as `find` and `token_of`.
+        """
         if not self.jobs:
             self.jobs = with_hint(self.command, self.find)
             self.tokens = [token_of(job) for job in self.jobs]
             access.keep_secrets()
 
     def tell(self, said: Said) -> int:
-        """Print the sentence, and return the exit code."""
+        """Print the sentence, and return the exit code: 0 if the request was done, else 1."""
         print_text(JsonLine(json_text(said)) if self.as_json else said.text)
         return 0 if said.is_done else NOT_DONE
 
@@ -172,25 +188,32 @@ async def _within(question: Question) -> int:
 
 
 class Request(Question):
-    """Something is to be done to a job.
+    """A command that has something done to a job.
 
-    It is done once, also where the coordinator goes away before it has answered: then the request
+    It is done once, also where the coordinator goes away before it has answered. Then the request
     is made again, with the life of the job and the round in which it was made before
     (`Ask.asked_in`).
     """
 
     _made_in: tuple[int, int] | None = None
-    """The life of the job and the round; None: the request was not made, or the coordinator runs
-    an older version, which ignores them."""
+    """The job's life and round when the request was first made; None: it was not made, or the
+    coordinator runs an older version, which ignores them."""
     was_made = False
 
     async def request(self, asking: Asking, wanted: Ask) -> bytes:
-        """Return the last answer to the request. Raises as `Asking.answer`."""
+        """Make the request, and return the last answer to it.
+
+        Raises as `make` and `Asking.answer`.
+        """
         await self.make(asking, wanted)
         return await asking.last_value()
 
     async def make(self, asking: Asking, wanted: Ask) -> None:
-        """Make the request. Its answers come by `Asking.next_value`."""
+        """Send the request; its answers are read by `Asking.next_value`. Raises as `Asking.answer`.
+
+        If it was sent before, and a coordinator of an older version may carry it out twice, it is
+        not sent: RendezvousConnectionError is raised.
+        """
         is_new = asking.version >= REPEATS_SINCE
         if self.was_made and wanted.subject is not Subject.DRAIN and not (is_new and self._made_in):
             raise RendezvousConnectionError(
@@ -216,5 +239,5 @@ class Request(Question):
             return self.is_over(end)
 
     def is_over(self, end: JobEndedError) -> int:
-        """Note that the job has ended after the request was made. Returns the exit code."""
+        """Report that the job has ended after the request was made. Returns the exit code."""
         raise NotImplementedError

@@ -35,8 +35,8 @@ from rallypoint.wire.handshake import TokenNotWanted
 
 _T = TypeVar("_T")
 QUESTIONS_SINCE, REPEATS_SINCE = 3, 4
-"""The versions of the protocol since which there are questions, and repeatable requests. Since the
-latter a drain is a question, too."""
+"""The first versions of the session protocol that have people's questions, and requests that can be
+repeated. Since the latter a drain is a question, too."""
 TAKEOVER_S = 60.0
 """How long to look for a coordinator that does not answer, in seconds: another node may take
 over."""
@@ -49,13 +49,13 @@ class UnreachedHereError(RendezvousConnectionError):
     """An agent of the job runs on this machine, and its coordinator can't be reached."""
 
     def __init__(self, text: str, why: str = "", job: JobAt | None = None) -> None:
-        """`why`: the same without the name of the job."""
+        """Make the error with this text; `why` is the text without the name of the job."""
         super().__init__(text)
         self.why, self.job = why, job
 
 
 class CoordinatorLostError(RendezvousConnectionError):
-    """The coordinator went away before its answer, or is silent."""
+    """The coordinator went away before it had answered, or is silent."""
 
 
 class NoNextCoordinatorError(RendezvousConnectionError):
@@ -63,7 +63,7 @@ class NoNextCoordinatorError(RendezvousConnectionError):
 
 
 class NotHostedError(UsageError):
-    """The coordinator there does not host the job, or not yet."""
+    """The coordinator that was asked does not host the job, or not yet."""
 
     def __init__(self, text: str, *, recovers: bool = False) -> None:
         """Make the error; `recovers` is as in `Answer`."""
@@ -80,7 +80,7 @@ class Asking:
         self._pieces: list[bytes] = []
         """The first pieces of an incomplete value."""
         self.is_heard = False
-        """Whether a value has been received."""
+        """Whether a value of an answer has been received on this connection."""
         connection.lost.add_done_callback(lambda lost: self._answers.put_nowait(lost.result()))
         connection.listen(self._answers.put_nowait)
 
@@ -102,9 +102,9 @@ class Asking:
         self._connection.close()
 
     def send(self, question: Ask) -> None:
-        """Ask, and read the answers by `next_value`.
+        """Send a question; its answers are read by `next_value`.
 
-        Raises UsageError for a coordinator that does not know such questions.
+        Raises UsageError if the coordinator's version does not know such questions.
         """
         question = replace(question, release=__version__)
         if question.subject is Subject.DRAIN and self.version < REPEATS_SINCE:
@@ -118,10 +118,10 @@ class Asking:
             self._connection.send(question)
 
     async def next_value(self) -> tuple[bytes, bool]:
-        """Return the next value of an answer as JSON, and whether it is the last one.
+        """Wait for the next value of an answer; return it as JSON, and whether it is the last one.
 
-        May be cancelled, and called again. Raises UsageError for a refusal, and
-        CoordinatorLostError.
+        May be cancelled, and called again. Raises UsageError for a refusal (NotHostedError if
+        another coordinator may know the job), and CoordinatorLostError.
         """
         while True:
             said = await self._answers.get()
@@ -145,12 +145,12 @@ class Asking:
                 return value, said.is_last
 
     async def answer(self, question: Ask) -> bytes:
-        """Return the last value of the answer. Raises as `next_value`."""
+        """Ask, and return the last value of the answer. Raises as `send` and `next_value`."""
         self.send(question)
         return await self.last_value()
 
     async def last_value(self) -> bytes:
-        """Return the last value of an answer. Raises as `next_value`."""
+        """Read an answer to its end, and return its last value. Raises as `next_value`."""
         while True:
             value, is_last = await self.next_value()
             if is_last:
@@ -160,11 +160,11 @@ class Asking:
 async def converse(
     job: JobAt, token: JobToken | None, talk: Callable[[Asking], Awaitable[_T]]
 ) -> _T:
-    """Talk to the job's coordinator.
+    """Connect to the job's coordinator, and call `talk` with the connection.
 
-    Where it goes away, or another node may be taking the job over, talk to the one that hosts the
-    job next: that is waited for `TAKEOVER_S` at most, and said. Raises as `Asking.open` and `talk`,
-    and NoNextCoordinatorError.
+    Where it goes away, or another node may be taking the job over, look for the one that hosts the
+    job next, and call `talk` again. That is waited for `TAKEOVER_S` at most; a line on stderr says
+    so. Raises as `Asking.open` and `talk`, and NoNextCoordinatorError.
     """
     wait = _Wait(job)
     while True:
@@ -193,10 +193,11 @@ class _Wait:
         """The end of the wait; None: it has not begun."""
 
     async def after(self, error: Exception, *, is_lost: bool) -> None:
-        """Set the time of the next attempt, or raise this error.
+        """Wait until the next attempt after this error, and look where the job is now.
 
-        It is raised if no node can take over, or the time is up. `is_lost`: the coordinator had
-        answered.
+        The error is raised if no node can take over, or the time is up: then as
+        NoNextCoordinatorError if a coordinator had answered. `is_lost`: it went away after an
+        answer.
         """
         job, now = self.job, asyncio.get_running_loop().time()
         if is_lost:
@@ -230,9 +231,10 @@ def _waits_for(job: JobAt, error: Exception) -> str:
 
 
 async def named(job: JobAt, token: JobToken | None) -> JobAt:
-    """Return the job with its name.
+    """Return the job with its name, which is looked up if none was given.
 
-    If none was given, it is the only job that the coordinator hosts. Raises as `Asking.open`.
+    Then it is the only job at that place. Raises UsageError if there is none or there are several,
+    and as `Asking.open`.
     """
     if job.run_id is not None:
         return job
@@ -249,7 +251,7 @@ async def named(job: JobAt, token: JobToken | None) -> JobAt:
 
 
 async def recorded_jobs(register: RegisterConfig) -> list[str]:
-    """Return the names of all jobs with a record in this place.
+    """Return the names of all jobs with a record in this place (a directory, etcd).
 
     A job that has just begun may be missing.
     """
@@ -258,9 +260,10 @@ async def recorded_jobs(register: RegisterConfig) -> list[str]:
 
 
 async def all_jobs(job: JobAt, token: JobToken | None) -> list[JobLine]:
-    """Return all jobs of the coordinator if no job was named, or this job.
+    """Return the line of this job; if it has no name, of all jobs of the coordinator.
 
-    Raises as `Asking.open`.
+    Such a coordinator may also host the one job without a name: then the line of that. Raises as
+    `Asking.open` and `Asking.answer`.
     """
     try:
         return await _jobs_at(job, token)
@@ -280,12 +283,15 @@ async def _jobs_at(job: JobAt, token: JobToken | None) -> list[JobLine]:
 
 
 async def jobs_of(asking: Asking) -> list[JobLine]:
-    """Return all jobs of the coordinator."""
+    """Ask for the jobs of the connection's coordinator, and return a line for each.
+
+    There is one line if the connection names a job. Raises as `Asking.answer`.
+    """
     return decoded(await asking.answer(Ask(Subject.JOBS)), list[JobLine])
 
 
 def decoded(value: bytes, kind: type[_T]) -> _T:
-    """Return a value of an answer. Raises UsageError for one of another version of Rallypoint."""
+    """Parse a value of an answer. Raises UsageError for one of another version of Rallypoint."""
     try:
         return read_as(value, kind)
     except UnreadableJsonError as error:
@@ -308,10 +314,10 @@ class JobEndedError(UsageError):
 
 
 async def reach(job: JobAt, token: JobToken | None) -> ClientConnection:
-    """Return a connection to the coordinator.
+    """Return a new connection to the job's coordinator. Safe to retry.
 
-    Safe to retry. Raises RendezvousConnectionError, AccessError, ProtocolError, UsageError for no
-    such record, and JobEndedError.
+    Raises RendezvousConnectionError, AccessError, ProtocolError, UsageError if the job has no
+    record, and JobEndedError.
     """
     secret = job.secret or (None if token is None else token.for_job(job.name))
     if job.register is not None:
@@ -346,7 +352,10 @@ async def reach(job: JobAt, token: JobToken | None) -> ClientConnection:
 
 
 def _may_be_a_name(job: JobAt) -> str:
-    """Return the hint that a word in place of an endpoint may name a job or a node."""
+    """Return the hint that a word in place of an endpoint may name a job or a node.
+
+    Empty: it can't be one, or the job was named.
+    """
     host = job.word
     is_address = host in LOCAL_HOSTS or host.replace(".", "").isdigit()
     if job.run_id is not None or not host or is_address:

@@ -23,7 +23,7 @@ _ASK_S = 10.0
 
 
 class SlurmJob(Struct, frozen=True):
-    """The number of a job, and of a step in it."""
+    """The number of a Slurm job, and of a step in it."""
 
     job: int
     step: str
@@ -35,14 +35,14 @@ class SlurmJob(Struct, frozen=True):
 
 
 def read_slurm_job(given: Given) -> SlurmJob:
-    """Parse the number of a job, or of a step. Raises UsageError."""
+    """Parse the number of a job, or of a step; without one it is step 0. Raises UsageError."""
     if (found := _NUMBER.fullmatch(given.text)) is None:
         raise given.wrong("needs the number of a Slurm job, as in 10, or of a step: 10.1")
     return SlurmJob(int(found[1]), str(int(found[2] or 0)))
 
 
 def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, RegisterConfig | None]:
-    """Return the name of the job, and its endpoint or the place of its record.
+    """Return the run id of the job, and its endpoint or the place of its record.
 
     Asks Slurm, and may block for seconds. Raises RendezvousConnectionError.
     """
@@ -62,7 +62,7 @@ def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, Regi
 
 
 def _recorded_in(run_id: str, machine: ThisHost) -> str:
-    """Return the directory of a shared home with the job's record; empty: there is none."""
+    """Return the directory in a shared home that has the job's record; empty: there is none."""
     from rallypoint.register.version_file import register_name
 
     home = machine.shared_home()
