@@ -24,9 +24,10 @@ _MAX_BYTES = 255
 
 
 def machine_name(given: str, address: str) -> str:
-    """Return the name of this machine; empty: it has none.
+    """Return the name of this machine; empty: no reliable one is known.
 
-    `given` is a name from the user, `address` the address by which peers reach this node.
+    `given` is a name from the user, which is returned as it is; `address` is the address by which
+    peers reach this node.
     """
     if given:
         return given
@@ -35,10 +36,11 @@ def machine_name(given: str, address: str) -> str:
 
 
 def choose_name(address: str, *, kernel: str, node_name: str) -> str:
-    """Return the name of a machine for which the user gave none.
+    """Return the name of a machine for which the user gave none; empty: it has none.
 
-    `kernel` names the machine's boot; it is empty in a container, where neither the boot nor the
-    address is the machine's own.
+    `kernel` is the id of the machine's boot. It is empty in a container, where neither the boot nor
+    the address is the machine's own. Without it, or without a usable address, the name is
+    `node_name`: the value of NODE_NAME.
     """
     if kernel and _is_of_machine(address):
         return f"{kernel}/{address}"

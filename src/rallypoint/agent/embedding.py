@@ -40,9 +40,9 @@ class Embedding:
         self._tell: Callable[[int], None] | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop, caught: Callable[[int], None]) -> None:
-        """Attach the agent that runs in this loop.
+        """Pass signals to the agent that runs in this loop, from now on.
 
-        `caught` is called there for every signal.
+        `caught` is called in the loop with the number of each one, also of those that came before.
         """
 
         def tell(number: int) -> None:
@@ -55,7 +55,7 @@ class Embedding:
             tell(number)
 
     def detach(self) -> None:
-        """Note that the agent has ended."""
+        """Note that the agent has ended, and gets no more signals."""
         with self._lock:
             self._tell = None
 
@@ -78,7 +78,7 @@ def gets_signals() -> bool:
 
 
 def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
-    """Return the result of `body`, which runs an agent to its end. Blocks.
+    """Return the result of `body`, which runs an agent to its end. Blocks. Raises what it raises.
 
     Where a loop runs already (a notebook) the agent gets its own thread. Then a KeyboardInterrupt
     here cancels the job, and this waits until the agent has stopped its workers.

@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their worke
     Host = Connected | LeaderSearch | HandlerSession
 
 LAST_REPORTS_S = 2.0
-"""How long the last reports may take to be acknowledged."""
+"""How long the coordinator may take to acknowledge this node's last reports, in seconds."""
 LAST_WORDS_S = 1.0
 """How long this node stays for people who follow its workers' output, in seconds."""
 NOTICES_S = 0.5
@@ -68,11 +68,11 @@ UNNAMED_WAIT_S = 2.0
 
 
 class AgentSetup(NamedTuple):
-    """The whole setup of an agent."""
+    """The configuration and the parts with which an agent is made."""
 
     config: AgentConfig
     signals: tuple[int, ...]
-    """The signals that end the agent."""
+    """The signals that the agent handles: each ends its part in the job."""
     telemetry: Telemetry
     selector: WakeSelector
     helpers: HelperProcesses | None = None
@@ -84,7 +84,7 @@ class AgentSetup(NamedTuple):
     outputs: WorkerOutputs | None = None
     """The outputs of the workers, if they are processes of this agent."""
     dead: tuple[DeadPlace, ...] = ()
-    """The dead places of former agents on this machine."""
+    """The places of the job's former agents on this machine that are dead with their workers."""
 
 
 class Joined(NamedTuple):
@@ -99,11 +99,12 @@ class Joined(NamedTuple):
     open: Callable[[], None]
     """Opens the session, once the agent has it."""
     hosts: bool = False
-    """Whether the job ends with this node."""
+    """Whether this agent hosts a coordinator that no other node can take over: the job ends with
+    it."""
 
 
 class Membership:
-    """The part of an agent in its job.
+    """The part of an agent that finds the coordinator or hosts it, and leaves the job at the end.
 
     For the thread of the loop.
 
@@ -174,7 +175,7 @@ class Membership:
     async def _join(
         self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None
     ) -> Joined:
-        """Take part through this connection to a coordinator.
+        """Make the session on this connection to a coordinator; it is not opened yet.
 
         `search` is given where any node may lead.
         """
@@ -193,7 +194,11 @@ class Membership:
         return Joined(session, candidate, start, hosts=found.coordinator is not None)
 
     def _follow(self, session: CoordinatorSession, host: Host) -> None:
-        """Maintain this session, and show what its coordinator knows if it lives here."""
+        """Connect this session with the clock, the observers and the kept files of the agent.
+
+        The lease is checked at each wake-up of the loop. The account of the job's time is shown if
+        the coordinator lives here.
+        """
         telemetry = self._setup.telemetry
         self._setup.selector.watch(session.check_fence)
         telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
@@ -219,7 +224,10 @@ class Membership:
             self._agent.say(kinds.NOTICE(told))
 
     def last_words(self) -> Coroutine[None, None, None] | None:
-        """Return the sending of workers' last output to followers; None: there are none."""
+        """Return a coroutine that sends the workers' last output to people who follow it.
+
+        None: nobody does. It takes `LAST_WORDS_S` at most.
+        """
         if self._answers is None or not self._answers.is_followed:
             return None
         return self._wait(self._answers.finish(), LAST_WORDS_S)
@@ -470,7 +478,7 @@ def _goodput(host: Host) -> GoodputView | None:
 
 
 def part_of_job(rendezvous: RendezvousConfig) -> str:
-    """Return the end of the titles of this agent's helpers; see `core.text`."""
+    """Return the end of the titles of this agent's helpers, such as ` of job digits (node n1)`."""
     return part_of(rendezvous.run_id, _given_id(rendezvous))
 
 

@@ -33,7 +33,10 @@ _SLOW_S = 5.0
 
 
 class PreparedSource(WorkerSource):
-    """Forks workers once `preload` is imported; what they import besides they import themselves."""
+    """The source that forks workers from a process in which `preload` was imported.
+
+    What workers import besides they import themselves.
+    """
 
     adopts_orphans = True
 
@@ -159,7 +162,10 @@ class PreparedSource(WorkerSource):
         self._ready.set()
 
     def _replace(self) -> None:
-        """Replace the prepared process, which was killed, or which its imports have ended."""
+        """Replace the prepared process, which was killed or was ended by its imports.
+
+        Gives up if it has died too often.
+        """
         self._ready.clear()
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process.fileno())

@@ -14,9 +14,10 @@ from rallypoint.wire.shm_words import NS_PER_S
 
 
 class Progress(Struct, frozen=True):
-    """The last step of a worker, and the seconds since it was reported, or was seen to change.
+    """The last step of a worker, and the seconds since it was reported, or was seen in its output.
 
-    None: not reported.
+    `total` is the number of steps that the worker is to make. `total`, `loss` and `tokens` are None
+    if they were not reported.
     """
 
     step: int

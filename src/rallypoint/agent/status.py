@@ -17,7 +17,7 @@ from rallypoint.observe.records import StatusView, event_now
 
 
 def place_text(assignment: Assignment, workers: int) -> str:
-    """`round 2: node 1 of 4, ranks 2-3 of 8 (why there is a new round)`."""
+    """Return `round 2: node 1 of 4, ranks 2-3 of 8 (why there is a new round)`."""
     first, last = assignment.base_rank, assignment.base_rank + workers - 1
     ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
     return (
@@ -31,7 +31,8 @@ def anew_text(
 ) -> str:
     """Return the line of a node whose round the coordinator does not know.
 
-    `is_replaceable`: another coordinator can take over from this or an earlier one, as in
+    `replaced`: it is not the coordinator that the node was attached to; `runs`: the node's workers
+    run. `is_replaceable`: another coordinator can take over from this or an earlier one, as in
     `Attached`.
     """
     then = "stopping the workers and joining again" if runs else "joining again"

@@ -52,7 +52,8 @@ class WorkerShm:
         """The pids of the workers, by local rank, once they run."""
         self.faults = faults or Faults(_ignore)
         self._last: Sequence[WorkerSlot] | None = None
-        """The last values of the workers, in the end."""
+        """The workers' last values, read when the shared memory was closed; None: it is open, or
+        was never there."""
         self._watchers: list[Callable[[], None]] = []
         self._timer_watchers: list[Callable[[bytes], None]] = []
 
@@ -67,7 +68,7 @@ class WorkerShm:
     ) -> WorkerShm:
         """Make the shared memory of a round in this agent's directory `scratch`.
 
-        Without a writable directory it is silent, and `tell` gets a line for the user.
+        If that is not possible, it is as from `silent`, and `tell` gets a line for the user.
         """
         if not scratch:
             return cls.silent(workers, faults)
@@ -121,7 +122,7 @@ class WorkerShm:
         self._write(at.REQUEST, layout.pack_request(self._number, kind))
 
     def withdraw(self) -> None:
-        """Withdraw all requests."""
+        """Withdraw the request for a checkpoint."""
         self._kind = ShmRequest.NONE
         self._write(at.REQUEST, layout.pack_request(self._number, ShmRequest.NONE))
         self._write(at.DEADLINE, 0)
@@ -149,7 +150,7 @@ class WorkerShm:
         return self._ranks(lambda slot: slot.takes_wishes)
 
     def answered(self) -> frozenset[int]:
-        """Return the local ranks that have saved a checkpoint since the request."""
+        """Return the local ranks that have saved a checkpoint since the present request."""
         if self._kind is ShmRequest.NONE:
             return frozenset()
         return self._ranks(lambda slot: slot.answered == self._number)
@@ -175,7 +176,7 @@ class WorkerShm:
     async def dump_stacks(
         self, timeout_s: float = 2.0, local_ranks: Sequence[int] | None = None
     ) -> dict[int, str]:
-        """Return the activity of each worker (or each of `local_ranks`) now.
+        """Return the present activity of each worker (or each of `local_ranks`), by local rank.
 
         The stacks of all its threads where it can write them, else the kernel's information.
         Returns within the time.
@@ -190,7 +191,10 @@ class WorkerShm:
         return dict(zip(ranks, texts, strict=False))
 
     def close(self) -> None:
-        """Remove the shared memory and its files. May be called again."""
+        """Remove the shared memory and its files, and keep the workers' last values.
+
+        May be called again.
+        """
         if self._wake_up_pipe is not None:
             self._wake_up_pipe.close()
         if self._fd >= 0:

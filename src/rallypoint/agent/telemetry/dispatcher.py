@@ -33,7 +33,7 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_n
 
 
 class _Workers(Struct):
-    """The workers of the newest round, by local rank, with their ends as observers get them."""
+    """The workers of the newest round: their pids, and their failures by local rank."""
 
     pids: tuple[int, ...] = ()
     failures: dict[int, WorkerExit] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class EventDispatcher:
         self.cant_log = ""
         """Why a log file of the newest round can't be written; empty: all can, for all is known."""
         self._reached: dict[int, Progress] = {}
-        """The last progress of the workers of each ended round, by round."""
+        """The last progress of this node's furthest worker in each ended round, by round."""
         self._workers = _Workers()
         self._observers: list[Observer] = []
 
@@ -74,7 +74,7 @@ class EventDispatcher:
         self._observers.append(observer)
 
     def stepped(self, event: NodeEvent, effects: list[NodeEffect]) -> None:
-        """Note an event of the node's machine and its effects."""
+        """Note an event of the node's state machine and its effects, and report what they mean."""
         at, line = self.clock(), self.timeline
         newest, since = line.newest, line.joining_since
         phases = timeline.step(line, event, effects, at)
@@ -130,7 +130,7 @@ class EventDispatcher:
         return self._reached.get(round_)
 
     def event(self, event: AgentEvent) -> None:
-        """Report an event on this node."""
+        """Report an event on this node to all observers."""
         for observer in self._observers:
             observer.event(event)
 
@@ -151,7 +151,7 @@ class EventDispatcher:
             observer.heartbeat_acknowledged()
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """Report the end of the agent; nothing is reported after it."""
+        """Report the end of the agent to all observers; call it last."""
         for observer in self._observers:
             observer.finished(succeeded, reason, self.timeline.verdict)
 

@@ -43,7 +43,7 @@ WAITING_MAX = 2000
 
 
 def meeting_place(rendezvous: RendezvousConfig) -> str:
-    """Return the endpoint or the directory of the job; empty: it has none."""
+    """Return the endpoint or the directory of the job; empty with a register of another kind."""
     register = rendezvous.register
     if register is None:
         return str(rendezvous.endpoint)
@@ -63,7 +63,7 @@ class _Part:
 
 
 class Keeping(Observer):
-    """The kept files of one job.
+    """The files in which this node keeps how a job ended, and the history of a job that it hosts.
 
     For the thread of the loop, except `close`.
 
@@ -73,7 +73,7 @@ class Keeping(Observer):
     is_light = True
 
     def __init__(self, config: AgentConfig, history: str) -> None:
-        """`history`: the file of `--history`; empty: this writes one."""
+        """Keep nothing yet. `history` is the file of `--history`; empty: there is none."""
         self._config, self._history, self._part = config, history, _Part()
         self._incarnation = 0
         self._began = 0.0
@@ -94,8 +94,8 @@ class Keeping(Observer):
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         """Note that the node takes part.
 
-        `life_of` returns the incarnation of the job; 0: not known yet. `tell` is called once with a
-        directory that can't be written, and the reason.
+        `life_of` returns the incarnation of the job; 0: not known yet. `tell` is called when a
+        write fails after none or a good one, with the directory and the reason.
         """
         self._part.life_of, self._tell = life_of, tell
 
@@ -107,7 +107,7 @@ class Keeping(Observer):
         self._part.node = event.node or self._part.node
 
     def write(self, run_id: str, line: HistoryLine) -> None:
-        """Write the line soon (see `HistorySink`)."""
+        """Write the line of the history soon (see `HistorySink`), unless too many lines wait."""
         if len(self._lines) >= WAITING_MAX:
             self._lost += 1
             return
@@ -126,7 +126,7 @@ class Keeping(Observer):
             self._later(BEGIN_S)
 
     def took(self, output: tuple[KeptLine, ...]) -> None:
-        """Note the last output of the workers of the last round."""
+        """Keep this last output of the workers of the last round: it is written with the end."""
         self._part.output = output
 
     def ended(self, end: Ending) -> None:
@@ -134,9 +134,10 @@ class Keeping(Observer):
         self._part.end, self._is_news = end, True
 
     def close(self, exit_code: int | None) -> str:
-        """Write the end within a moment, and return the directory. Blocks; after the loop.
+        """Write the end within a moment, and return the job's directory. Blocks; after the loop.
 
-        Empty if nothing was written; `why` then has the reason, if there was something to write.
+        Empty if the end was not written; `why` then has the reason, if there was something to
+        write.
         """
         if self._part.end is not None:
             # The end may have been written already, without the code.
@@ -157,7 +158,7 @@ class Keeping(Observer):
         return self.path if self._has_end else ""
 
     def _soon(self, delay_s: float) -> None:
-        """Write after this delay, once workers have begun."""
+        """Write after this delay; before any worker has begun, do nothing."""
         if self._began:
             self._later(delay_s)
 

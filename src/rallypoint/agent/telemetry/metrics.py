@@ -34,7 +34,7 @@ class PrometheusMetrics(Observer):
         events_lost: Callable[[], int],
         goodput: Callable[[], GoodputView | None] = lambda: None,
     ) -> None:
-        """`goodput`: None on a node that does not host the job's coordinator."""
+        """Make the metrics; `goodput` returns None on a node that does not host the coordinator."""
         self._config, self._dispatcher = config, dispatcher
         self._events_lost, self._goodput = events_lost, goodput
         # A series that is there from the start makes its first increase visible.
@@ -185,7 +185,10 @@ with the rendezvous, `_monitor_workers` since nothing polls."""
 
 
 class MetricEmitter(Observer):
-    """Emits a state when it changes, not periodically. `put` gets each, and must not block."""
+    """The maker of an agent's metrics under torch's names, each when a state changes.
+
+    `put` gets each, and must not block.
+    """
 
     def __init__(
         self, role: str, workers: int, max_restarts: int, put: Callable[[MetricData], None]
@@ -195,7 +198,8 @@ class MetricEmitter(Observer):
         self._remaining = max_restarts
         self._began_at = time.monotonic()
         self._stop_s: float | None = None
-        """The seconds that it took to stop the previous round's workers."""
+        """The seconds that it took to stop the previous round's workers; None: there was no
+        stop."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         self._remaining = max(self._max_restarts - life.assignment.restart_count, 0)
