@@ -146,7 +146,7 @@ class RegisterConfig(Struct, frozen=True):
 
 
 class HandlerConfig(Struct, frozen=True):
-    """A rendezvous backend of another package, whose handler replaces the coordinator's one."""
+    """A backend of another package, whose handler replaces the coordinator's rendezvous."""
 
     backend: str
     endpoint: str = ""
@@ -244,10 +244,11 @@ class StartMethod(Enum):
 class FunctionCall(Struct, frozen=True):
     """A Python function that workers run instead of a command; `args` by local rank.
 
-    A worker's environment is in place before it imports the function's module, and `__main__` of
-    the calling program, under the name `__mp_main__`. The result of the function is pickled and
-    returned, whatever its size; a worker that ends by `sys.exit(0)` returns None. An exception is
-    printed and written to the worker's error file with its causes, and ends the worker with code 1.
+    A worker that is not a fork of the calling process imports the function's module, and the
+    program's `__main__` under the name `__mp_main__`. Its environment is in place before. The
+    result of the function is pickled and returned, whatever its size; a worker that ends by
+    `sys.exit(0)` returns None. An exception is printed and written to the worker's error file with
+    its causes, and ends the worker with code 1.
     """
 
     function: Callable[..., object]
@@ -381,7 +382,10 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
 
 
 class StopConfig(Struct, frozen=True, kw_only=True):
-    """How workers are stopped: a signal to the group, a grace, then SIGKILL."""
+    """How this node's workers are stopped, and when the node leaves the job.
+
+    A stop is a signal to the workers' process groups, a grace, then SIGKILL.
+    """
 
     shutdown_grace_s: float = 25.0
     """The grace in seconds for a drain or a cancelled job. It is below 30 s, after which schedulers
@@ -391,7 +395,7 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     SIGTERM."""
     drain_deadline_s: float | None = None
     """The time in seconds from the request to leave until this node's workers are killed. A fifth
-    of it is for stopping them, the rest for a last checkpoint. None: `shutdown_grace_s`."""
+    of it at most is for stopping them, the rest for a last checkpoint. None: `shutdown_grace_s`."""
     drain_signal: str = ""
     """The signal that workers get when the job is about to lose a node; empty: none."""
     preempt_notice: str = ""
@@ -437,7 +441,7 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
     token_file: str | None = None
     token_text: str | None = None
-    """The token itself. For an agent of the command line it is cut down to one that opens this job
+    """The token itself. An agent of the command line replaces it by one that opens this job
     only."""
     token_fd: int | None = None
     """An inherited descriptor from which the command line reads the token."""

@@ -99,7 +99,11 @@ def _remade(kind: type[BaseException], args: tuple[object, ...]) -> BaseExceptio
 
 
 class RallypointError(PortableError):
-    """The base of all errors. `str(error)` is one line for a person: the fault and the fix."""
+    """The base of all errors.
+
+    `str(error)` is one line for a person: the fault and the fix. Only that of ChildFailedError has
+    many lines.
+    """
 
     exit_class = ExitClass.FAILED
     shortage: Shortage | None = None
@@ -266,7 +270,7 @@ class UnfitRecordError(RecordError):
             "own again; if none runs, remove the record or use another run id"
         )
         self.fault = fault
-        """The field, its value and the valid values."""
+        """The field of the record that is wrong, its value and the valid values."""
 
 
 class RendezvousPlugInError(RendezvousError, RuntimeError):
@@ -284,7 +288,10 @@ class EnrolmentError(InfrastructureError):
 
 
 class StoreError(InfrastructureError, RuntimeError):
-    """A key-value store failed to carry out an operation. Torch's stores raise RuntimeErrors."""
+    """A key-value store failed to carry out an operation.
+
+    It is a RuntimeError, as the errors of torch's stores are.
+    """
 
 
 class StoreTimeoutError(StoreError, TimeoutError):

@@ -58,7 +58,7 @@ def kernel_id() -> str:
 
 
 def process_space() -> str:
-    """Return the boot and the namespaces of this process.
+    """Return a text that names the machine's boot and the namespaces of this process.
 
     Within them a process is identified by its number and its start time. Raises OSError where the
     system does not show them.
@@ -70,7 +70,7 @@ def process_space() -> str:
 
 
 def started_at(pid: int) -> int:
-    """Return the start time of this process, in clock ticks since the boot.
+    """Return the start time of the process with this pid, in clock ticks since the boot.
 
     Raises OSError; FileNotFoundError and ProcessLookupError mean that the process does not exist.
     """

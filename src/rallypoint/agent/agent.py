@@ -117,7 +117,10 @@ class Agent:
 
     @property
     def stamp(self) -> Stamp | None:
-        """The stamp of that round: the job's incarnation, and the number; None: there was none."""
+        """The stamp of the last round of this node; None: it took part in none.
+
+        It has the incarnation of the job and the number of the round.
+        """
         return self._state.stamp
 
     @property
@@ -126,20 +129,27 @@ class Agent:
         return self._state.leaving
 
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
-        """Report to the coordinator that a process which that round's workers need has died.
+        """Handle the death of a helper process that the workers of this round need.
 
-        Does nothing if the round is not this node's last one. `others_need_it`: workers of other
-        nodes need that process too.
+        The coordinator is told, and running workers are stopped. Does nothing if the round is not
+        this node's last one. `others_need_it`: workers of other nodes need the process too, so that
+        its death counts even when the workers here have finished.
         """
         if (stamp := self._state.stamp) is not None and stamp.round == round_number:
             self._step(m.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))
 
     def caught(self, number: int) -> None:
-        """Handle a signal that this agent got."""
+        """Handle a signal that this agent got.
+
+        SIGINT cancels the job, others have this node leave; a second signal ends all waits.
+        """
         self._step(e.SignalCaught(number))
 
     def witness_signalled(self, number: int) -> None:
-        """Handle a signal to the guard process, which a scheduler signals with all others."""
+        """Handle a signal to the guard process: it means that all processes here got it.
+
+        A scheduler sends its signals so.
+        """
         self._step(e.WitnessSignalled(number))
 
     def leave(self, why: str) -> None:

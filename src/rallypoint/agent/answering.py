@@ -95,7 +95,7 @@ class NodeAnswers:
             await asyncio.wait(self._answers.values())
 
     def close(self) -> None:
-        """Drop all answers."""
+        """Drop all answers that are under way."""
         for number in list(self._answers):
             self._forget(number)
 
@@ -206,7 +206,7 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
 def _unread(
     reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
 ) -> tuple[WorkerAnswer, ...]:
-    """Return the answers that streams can't be read here, as many as fit into a piece."""
+    """Return answers that a stream's output can't be read, as many as fit into a piece."""
     if reader is None:
         both = [(rank, stream) for rank in _meant(running, ranks) for stream in (1, 2)]
     else:
@@ -216,7 +216,7 @@ def _unread(
 
 
 def _cut(lines: Sequence[OutputLines]) -> list[tuple[WorkerAnswer, ...]]:
-    """Cut the lines into pieces."""
+    """Divide lines of output into pieces, each small enough for a message."""
     pieces: list[list[WorkerAnswer]] = []
     size = 0
     for one in lines:

@@ -73,7 +73,7 @@ class Embedding:
 
 
 def gets_signals() -> bool:
-    """Return whether an agent in this thread may handle signals."""
+    """Return whether an agent in this thread may handle signals: only the main thread's may."""
     return threading.current_thread() is threading.main_thread()
 
 

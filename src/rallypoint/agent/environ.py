@@ -236,7 +236,7 @@ class ProgressReceiver(Struct, frozen=True):
     ca_cert: str
     token_file: str
     origin: str
-    """The variable of the URL, and its text."""
+    """The name of the variable with the URL, and its value, as messages show them."""
 
 
 def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> ProgressReceiver | None:

@@ -45,7 +45,7 @@ def style_environ(styles: Iterable[str], worker: StyledWorker) -> dict[str, str]
 
 
 def _mpi(worker: StyledWorker) -> dict[str, str]:
-    """Return Open MPI's documented variables."""
+    """Return the variables by which Open MPI's launcher describes this worker."""
     size, local_rank = str(worker.place.world_size), str(worker.local_rank)
     return {
         "OMPI_COMM_WORLD_SIZE": size,

@@ -97,7 +97,7 @@ class HangWatch:
         return hang.Told(rank, progress.step, progress.age_s, progress.is_timed, *how)
 
     def _changed(self) -> None:
-        """Begin to look at intervals, when the shared memory shows a worker's first progress."""
+        """Begin to look for hangs at intervals, as a worker may have made its first progress."""
         if self._timer is None:
             self._arm()
 
@@ -113,9 +113,9 @@ class HangWatch:
             self._actions.report(m.HangSuspected(self._round.stamp, in_start))
 
     def _say_if_unseen(self) -> None:
-        """Tell the user, on rank 0's node only, that no hang can be seen: no worker reports steps.
+        """Tell the user, on rank 0's node, if no hang can be seen as no worker reports steps.
 
-        In many jobs no other rank reports steps.
+        In many jobs no worker of another node reports steps.
         """
         place, exits = self._round.assignment, self._round.exits
         told = any(worker.has_step for worker in self._all_progress())

@@ -34,7 +34,7 @@ CONSOLE_S = 10.0
 """How long the console may take for the last lines, in seconds, if the shutdown timeout allows
 it."""
 CONSOLE_LEAST_S = 1.0
-"""The least time that the console gets, in seconds."""
+"""The least time that the console gets for the last lines, in seconds."""
 MOMENT_S = 0.2
 """How long an end still waits once it is hurried, in seconds."""
 RELAY_LIFE_S = 1.0
@@ -117,7 +117,7 @@ class HelperProcesses:
         self._page.leave_notice(notice)
 
     def watch(self, events: HelperEvents) -> None:
-        """Call `events` from now on, and replace a guard that was killed.
+        """Call the functions of `events` from now on, and replace a guard that was killed.
 
         Without a guard, a killed agent leaves workers behind.
         """
@@ -157,7 +157,7 @@ class HelperProcesses:
         self.guard.stop()
 
     def kill(self) -> None:
-        """Kill the relay and end the guard at once, where no loop can run."""
+        """Close the source of workers, kill the relay and end the guard, where no loop can run."""
         self.source.close()
         self.relay.kill()
         self.guard.stop()

@@ -39,7 +39,7 @@ DIAL_TIMEOUT_S = 2.0
 """The time limit in seconds for connecting to a leader, whose machine may be gone: the search for
 the next one must fit into the lease."""
 FIRST_CLAIM_S = 0.002
-"""The longest delay of a new node's claim to lead, in seconds, for each node that the job may
+"""The longest delay of a new node's first claim to lead, in seconds for each node that the job may
 have."""
 FIRST_CLAIM_MAX_S = 2.0
 UNANSWERED_S = 2.0
@@ -48,8 +48,8 @@ answer."""
 RETRY_S = 1.0
 """The interval in seconds of trying again a place of records that can't be used yet."""
 ALONE_S = 8.0
-"""The time in seconds after which a leader without other nodes says so: the others may have begun
-the job in another place."""
+"""The time in seconds after which a leader without other nodes tells the user: the others may have
+begun the job in another place."""
 
 
 class Hosts(NamedTuple):
@@ -57,7 +57,8 @@ class Hosts(NamedTuple):
 
     host: Callable[[Sequence[socket], LookupToken | None], Coordinator]
     reconnect: Callable[[str], None]
-    """Drops the connection to another coordinator, if there is one."""
+    """Drops the connection to another coordinator, if there is one, so that this node connects to
+    its own; gets the reason."""
 
 
 class LeadingNode:

@@ -64,7 +64,7 @@ NOTICES_S = 0.5
 """How long the notices on options wait, in seconds, for the line with the command to look at the
 job."""
 UNNAMED_WAIT_S = 2.0
-"""The length of a wait for other nodes, in seconds, after which a host names them."""
+"""The length of a wait for other nodes to leave, in seconds, after which a host names them."""
 
 
 class AgentSetup(NamedTuple):
@@ -128,13 +128,13 @@ class Membership:
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
-        """The notices that were not shown yet."""
+        """The notices of the configuration that were not shown yet."""
         rendezvous, access = setup.config.rendezvous, setup.config.access
         tell_guard = None if setup.helpers is None else setup.helpers.leave_notice
         self._notes = Notices(rendezvous, access, tell_guard, setup.scratch)
 
     def _say_notices(self) -> None:
-        """Show the notices, once."""
+        """Show the notices of the configuration, once."""
         notices, self._notices = self._notices, ()
         for notice in notices:
             self._agent.say(kinds.NOTICE(notice))
@@ -292,7 +292,7 @@ class Membership:
         return host
 
     async def _candidate(self, found: Connected) -> Candidate:
-        """Make the listening socket of the round store; return all that this node brings."""
+        """Make the round store's listening socket; return all that this node brings to a round."""
         rendezvous, endpoint = self._config.rendezvous, None
         if rendezvous.static:
             endpoint = rendezvous.endpoint

@@ -64,8 +64,9 @@ class NodeWorkers(Protocol):
         """
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
-        """Start all; `context(local_rank, error_file)` says what each gets.
+        """Start all workers of the round.
 
+        `context(local_rank, error_file)` returns the place and the settings that a worker gets.
         They may be started later, and not at all if they are ended before.
 
         Raises UsageError or InfrastructureError; then none runs.
@@ -82,7 +83,7 @@ class NodeWorkers(Protocol):
         """Return whether only this object may reap the process."""
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the former one."""
+        """Use this guard, which replaces a killed one, to kill workers if the agent dies."""
 
     def notice(self) -> None:
         """Call `on_exits` now for unreported exits, if they can be known.
@@ -119,7 +120,7 @@ MakeWorkers = Callable[[WorkerRound], NodeWorkers]
 
 
 class RunningRound(NamedTuple):
-    """The running workers of a round."""
+    """A round whose workers were started on this node."""
 
     stamp: Stamp
     assignment: Assignment

@@ -68,7 +68,10 @@ class OutputFiles:
         return (self.specs.root_log_dir or "") if stays and not self.succeeded else ""
 
     def tell_kept(self, say: Callable[[Record, tuple[tuple[str, str], ...]], None]) -> None:
-        """Name the kept directory, if there is one; `say` gets a record and fields."""
+        """Tell the user the path of the kept directory, if there is one.
+
+        `say` gets a record and fields.
+        """
         if self.kept_dir:
             path = path_text(self.kept_dir)
             say(kinds.LOGS_KEPT(path=path), (("path", path),))

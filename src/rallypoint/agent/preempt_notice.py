@@ -58,7 +58,7 @@ class PreemptNotice:
         self._said_trouble = False
 
     def start(self) -> None:
-        """Start watching."""
+        """Start watching. A notice file that exists already is reported at once."""
         if self._file:
             self._look()
         else:

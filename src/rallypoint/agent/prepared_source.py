@@ -103,7 +103,7 @@ class PreparedSource(WorkerSource):
         return processes
 
     def _reap_orphans(self) -> None:
-        """Reap the orphans of the last round, whose sessions are empty by now."""
+        """Reap exited processes that the last round's workers left to this process."""
         reap_orphans_of(self._sessions, self.owns)
 
     def close(self) -> None:

@@ -53,11 +53,11 @@ class ProgressReport:
     def __init__(self, config: AgentConfig, dispatcher: EventDispatcher) -> None:
         self._config, self.dispatcher = config, dispatcher
         self._told: tuple[int, tuple[object, ...]] | None = None
-        """The generation of the connection, and the last report on it."""
+        """The number of the connection on which progress was last reported, and that report."""
         self._first_epoch = 0
-        """The epoch of the first coordinator."""
+        """The epoch of the coordinator that this agent had first; 0: it had none yet."""
         self._rounds_told = 0
-        """The generation of the last connection on which the last rounds were reported."""
+        """The number of the last connection on which the last rounds were reported."""
         self._phase_since_ns = 0
 
     def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:

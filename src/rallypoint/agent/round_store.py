@@ -27,8 +27,8 @@ class StoreAccess:
     def __init__(self, config: AgentConfig, on_lost: Callable[[int, str], None]) -> None:
         """Open nothing yet.
 
-        `on_lost` is called from the loop with the round and the reason when its store has ended
-        early.
+        `on_lost` is called from the loop when the store of a round has ended early, with the round
+        and the reason.
         """
         self._networks = config.access.store_networks
         """The networks that may use this node's store without enrolling."""
@@ -99,7 +99,7 @@ async def _look_up(endpoint: Endpoint) -> list[str]:
 
 
 async def listen_for_peers(local_addr: str, session_host: str, port: int) -> socket.socket:
-    """Return a listening socket on the address that peers get.
+    """Return a listening socket for the round store, on the address that peers get.
 
     It is `local_addr`, which may be on another network than the session's. If that was not given or
     is not this node's own (NAT), it is `session_host`, the local address of the session. With

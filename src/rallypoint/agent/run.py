@@ -209,7 +209,7 @@ class AgentRun:
     def __init__(self, setup: AgentSetup, make_workers: MakeWorkers) -> None:
         self._setup, self._helpers, self._stop = setup, setup.helpers, setup.config.stop
         self.lease = NodeLease(self._hold)
-        """The lease of this node's place."""
+        """The lease of this node's place in the job."""
         self._hurried = self._helpers.hurried if self._helpers is not None else asyncio.Event()
         """Set by a second signal, or one after the end, to end every wait."""
         store_access = StoreAccess(
@@ -237,7 +237,7 @@ class AgentRun:
         self._caught = 0
 
     async def main(self, on_end: OnEnd) -> JobEnd:
-        """Take part to the end.
+        """Take part in the job to its end, and return how it ended for this node.
 
         `on_end` is called before the shutdown, which may take a while on the node that hosts the
         coordinator.
@@ -498,7 +498,7 @@ def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> Worker
 
 
 def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:
-    """Return the signals that end this agent; none in another thread than the main one.
+    """Return the signals that end this agent; with `embedding`, none outside the main thread.
 
     Of the usual signals, those that were ignored at its start stay ignored (`nohup`, a background
     job of a shell); signals that a user chose are always handled. Raises UsageError.
@@ -528,7 +528,7 @@ def _said_by_loop(context: dict[str, object]) -> str:
 async def _newest_lines(
     outputs: WorkerOutputs, running: RunningRound, newest: int
 ) -> list[tuple[int, OutputLines]]:
-    """Return the newest lines, at most `newest` of each stream of these workers.
+    """Return the newest lines of output, at most `newest` of each stream of these workers.
 
     They are in the order of arrival, each with the worker's global rank.
     """

@@ -109,14 +109,14 @@ def _idle(state: WorkersState, status: JobStatus | None, settings: SharedSetting
 
 
 def _with_this_node(status: JobStatus) -> JobStatus:
-    """Count this node as joined, if the coordinator's answer is older than its stop and join."""
+    """Return the status with this node as joined, if it is older than this node's stop and join."""
     if status.phase == "active" or status.joined or status.waiting or status.standby:
         return status
     return replace(status, joined=1, stopping=max(status.stopping - 1, 0))
 
 
 class StatusReporter:
-    """Reports the state of the job, and the reason of this node's wait each time it changes."""
+    """The reporter of the job's state, and of the reason of this node's wait when it changes."""
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, clock: Callable[[], float]
@@ -127,7 +127,10 @@ class StatusReporter:
         """The status in the coordinator's last answer; None: there is none."""
 
     def show(self, state: WorkersState, node_id: str, *, imports: bool) -> None:
-        """Report the present state; `imports` as for `waiting_for`."""
+        """Report the present state to the observers; an idle node's new wait is an event.
+
+        `imports` as for `waiting_for`.
+        """
         what = waiting_for(state, self.job, self._config.rendezvous, imports=imports)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
@@ -140,7 +143,10 @@ class StatusReporter:
 def status_view(
     config: AgentConfig, assignment: Assignment | None, what: str, waited_s: float
 ) -> StatusView:
-    """Return the view of the job's state, as this agent knows it."""
+    """Return the view of the job's state, as this agent knows it.
+
+    `what`: what the agent waits for; `waited_s`: for how many seconds it does.
+    """
     return StatusView(
         round=assignment.round if assignment else 0,
         nodes=assignment.group_world_size if assignment else 0,

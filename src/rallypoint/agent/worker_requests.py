@@ -47,7 +47,7 @@ class WorkerRequests:
         self._hangs: HangWatch | None = None
 
     def begin(self, round_: RunningRound) -> None:
-        """Begin with the running workers of a round."""
+        """Begin to pass requests to these workers of a round, which have been started."""
         self.end()
         self._round = round_
         self._checkpoints = Checkpoints(self._config, self._actions, round_)

@@ -69,7 +69,7 @@ class WorkerRounds:
         return self.current is not None and self.current.owns(pid)
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the killed one."""
+        """Use this guard, which replaces a killed one, to kill workers if the agent dies."""
         if self.current is not None:
             self.current.use_guard(guard)
 

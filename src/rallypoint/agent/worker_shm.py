@@ -85,7 +85,7 @@ class WorkerShm:
 
     @classmethod
     def silent(cls, workers: int, faults: Faults | None = None) -> WorkerShm:
-        """Return shared memory to which no worker writes."""
+        """Return an object without memory, to which no worker writes."""
         return cls("", -1, workers, faults)
 
     @property
@@ -95,7 +95,7 @@ class WorkerShm:
 
     @property
     def wake_up_path(self) -> str:
-        """The named pipe beside it; empty without shared memory."""
+        """The path of the pipe by which workers wake the agent; empty without shared memory."""
         return os.path.join(self._folder, WAKE_UP_NAME) if self._folder else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ class WorkerShm:
         self._write(at.CURRENT, 0)
 
     def listeners(self) -> frozenset[int]:
-        """Return the local ranks that have ever looked for requests."""
+        """Return the local ranks of workers that have ever looked for requests for a checkpoint."""
         return self._ranks(lambda slot: slot.listens)
 
     def wish_takers(self) -> frozenset[int]:
@@ -156,7 +156,7 @@ class WorkerShm:
         return self._ranks(lambda slot: slot.answered == self._number)
 
     def holders(self) -> dict[int, int]:
-        """Return the local ranks that hold SIGTERM back, each with the reporting pid."""
+        """Return, by local rank, the pids of processes of workers that hold SIGTERM back."""
         return {rank: slot.owner for rank, slot in enumerate(self._slots()) if slot.holds}
 
     def progress(self) -> tuple[Progress | None, ...]:
@@ -255,7 +255,7 @@ def _cant_share(scratch: str, error: OSError) -> str:
 
 
 def _ignore(_line: object) -> None:
-    """Ignore a line, while no receiver is set."""
+    """Ignore a report, where no receiver of faults was given."""
 
 
 class WatchedPipe:

@@ -94,7 +94,7 @@ class WorkerSource:
         return False
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the former one."""
+        """Use this guard process, which replaces a killed one, for what starts workers."""
 
     def command(
         self,
@@ -127,7 +127,7 @@ class WorkerSource:
         return spawn_workers(commands, guard)
 
     def close(self) -> None:
-        """Close the source: nothing can be started any more, and nothing of ours is left.
+        """Close the source: nothing can be started any more, and no process of it is left.
 
         Safe to repeat.
         """

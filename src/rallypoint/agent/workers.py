@@ -153,7 +153,7 @@ class RoundWorkers:
         return self._workers.owns(pid)
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the former one."""
+        """Use this guard, which replaces a killed one, to kill workers if the agent dies."""
         self._workers.use_guard(guard)
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
@@ -234,7 +234,7 @@ class RoundWorkers:
         return self._failures.note(failed)
 
     async def _tell_details(self, tell: Callable[[tuple[WorkerExit, ...]], None]) -> None:
-        """Report why the round has ended, before its last worker has.
+        """Report the failures with their details after `DETAILS_S`, if workers still run.
 
         That may take the whole `--restart-grace`, and people ask meanwhile.
         """

@@ -27,7 +27,10 @@ OWN = "rallypoint."
 
 
 class EventEmitter(Observer):
-    """Makes the events of one agent. `put` gets each, and must not block."""
+    """The maker of one agent's events, torch's and Rallypoint's own.
+
+    `put` gets each, and must not block.
+    """
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, put: Callable[[Event], None]

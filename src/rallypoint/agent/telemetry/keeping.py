@@ -67,13 +67,16 @@ class Keeping(Observer):
 
     For the thread of the loop, except `close`.
 
-    It is a sink of the histories of coordinators.
+    It is a `HistorySink`: a coordinator in this agent gives it the lines of the history.
     """
 
     is_light = True
 
     def __init__(self, config: AgentConfig, history: str) -> None:
-        """Keep nothing yet. `history` is the file of `--history`; empty: there is none."""
+        """Keep nothing yet.
+
+        `history` is the file of `--history`, which the record names; empty: this keeps a history.
+        """
         self._config, self._history, self._part = config, history, _Part()
         self._incarnation = 0
         self._began = 0.0
@@ -94,13 +97,13 @@ class Keeping(Observer):
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         """Note that the node takes part.
 
-        `life_of` returns the incarnation of the job; 0: not known yet. `tell` is called when a
-        write fails after none or a good one, with the directory and the reason.
+        `life_of` returns the incarnation of the job; 0: not known yet. `tell` gets the directory
+        and the reason when writing begins to fail.
         """
         self._part.life_of, self._tell = life_of, tell
 
     def attached(self, peer: str, *, is_host: bool) -> None:
-        """Note that this node is attached to a coordinator. `is_host`: in this agent."""
+        """Note that this node is attached to a coordinator; `is_host`: it runs in this agent."""
         self._part.peer, self._part.is_host = peer, is_host
 
     def event(self, event: AgentEvent) -> None:

@@ -25,7 +25,10 @@ PHASE_BOUNDS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0
 
 
 class PrometheusMetrics(Observer):
-    """The metrics of an agent. For the loop's thread. `events_lost` is called for every scrape."""
+    """The metrics of an agent for Prometheus.
+
+    For the loop's thread. `events_lost` returns the number of lost events, at every scrape.
+    """
 
     def __init__(
         self,

@@ -119,7 +119,10 @@ class MetricsServer:
         name: str,
         pages: Mapping[str, Page],
     ) -> None:
-        """`name`: the host that a person gave; requests to it are served too. `pages`: by path."""
+        """Make the server; `pages` has the pages by path.
+
+        `name` is the host that a person gave: requests to it are served too.
+        """
         self.pages = pages
         self._listener, self._name = listener, name
         host, port = listener.getsockname()[:2]
@@ -146,7 +149,7 @@ class MetricsServer:
         return page.text(max(self._lags, default=0.0))
 
     async def open(self) -> None:
-        """Start serving."""
+        """Start to accept connections, and to measure the delays of the loop."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         self._connector = Connector(loop)
@@ -195,7 +198,7 @@ class MetricsServer:
         places.arrived(connection.number, source, now)
 
     def forget(self, connection: _Connection) -> None:
-        """Forget a connection that has gone."""
+        """Forget a connection that has gone, and free its place."""
         self._connections.pop(connection.number, None)
         for places in self._places.values():
             places.gone(connection.number)
@@ -275,7 +278,7 @@ class _Connection(asyncio.Protocol):
                 self._answer("200 OK", text, to=words[0], kind=page.kind, place=place)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
-        """Return a Host header that must not be answered; None: there is none."""
+        """Return the Host header for which a request must be refused; None: there is none."""
         for field in fields:
             name, _, value = field.partition(":")
             if name.strip().lower() == "host" and not self._server.serves(value.strip()):

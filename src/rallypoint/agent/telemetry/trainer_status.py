@@ -45,7 +45,7 @@ class _Sent(Struct):
 
     waiting: StatusBody | None = None
     error: str = ""
-    """The error of the last request; empty: it has arrived."""
+    """The error of the last request; empty: it has arrived, or there was none."""
     pause_s: float = EVERY_S
 
 
