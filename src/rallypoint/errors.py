@@ -435,7 +435,7 @@ class ChildFailedError(RallypointError):
 
 
 def _moment(failure: FailedProcess) -> float:
-    """Return the time of a failure in seconds since 1970; torch's failures have whole seconds."""
+    """Return the time of a failure in seconds since 1970; failures of torch have whole seconds."""
     moment: float = getattr(failure, "moment", failure.timestamp)
     return moment
 

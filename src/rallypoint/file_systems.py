@@ -44,7 +44,7 @@ class FileSystem(Struct, frozen=True):
     """A mounted file system."""
 
     type: str
-    """The type in the kernel's notation."""
+    """The type in the kernel's notation, such as `ext4` or `nfs4`."""
     mounted_on: str
 
     @property

@@ -64,7 +64,7 @@ class CallThread:
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run the call after earlier ones, and return a future of its result.
 
-        Raises RuntimeError when closed.
+        Raises RuntimeError when closed, or when the system can't start the thread.
         """
         if self.is_closed:
             raise RuntimeError(f"the thread {self._name} is closed")

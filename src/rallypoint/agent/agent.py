@@ -98,8 +98,7 @@ class Agent:
         self._status = StatusReporter(config, links.dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
         self._is_replaceable = False
-        """Whether another node could have taken over from the coordinator, on any connection so
-        far."""
+        """Whether another coordinator could take over from one to which this agent was attached."""
         self.finished: asyncio.Future[e.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:

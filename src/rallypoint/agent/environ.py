@@ -37,7 +37,7 @@ class WorkerContext(Struct, frozen=True):
 
     local_rank: int
     error_file: str
-    """The file for the worker's exception; empty: none."""
+    """The path of the file for the worker's exception; empty: none."""
     stamp: Stamp
     assignment: Assignment
     config: AgentConfig

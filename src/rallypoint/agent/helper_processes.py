@@ -36,10 +36,10 @@ it."""
 CONSOLE_LEAST_S = 1.0
 """The least time that the console gets for the last lines, in seconds."""
 MOMENT_S = 0.2
-"""How long an end still waits once it is hurried, in seconds."""
+"""How long `wait_unless` still waits when `hurried` is set, in seconds."""
 RELAY_LIFE_S = 1.0
-"""The least lifetime in seconds of a relay that is replaced when it dies; a shorter one would
-repeat for ever."""
+"""How long a restarted relay must live, in seconds, to be replaced when it dies: restarts must not
+go on for ever."""
 
 
 class HelperEvents(NamedTuple):
@@ -102,9 +102,9 @@ class HelperProcesses:
         return is_ours or self.source.owns(pid)
 
     def hold(self, until_s: float) -> None:
-        """Tell the guard, and later ones, when the lease ends; see `Guard.hold`.
+        """Tell the guard, and later ones, when the lease ends and they have to kill the workers.
 
-        `until_s` is in seconds on CLOCK_BOOTTIME.
+        `until_s` is in seconds on CLOCK_BOOTTIME; 0: never. See `Guard.hold`.
         """
         self.guard.hold(until_s)
 

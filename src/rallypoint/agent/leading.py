@@ -145,7 +145,7 @@ class LeadingNode:
             self._alone = loop.call_later(ALONE_S, self._tell_alone, coordinator)
 
     def _tell_alone(self, coordinator: Coordinator) -> None:
-        """Tell the user if no node, not even this one, has joined the job that this node leads.
+        """Tell the user if no other node has joined this leader, and this node has no place either.
 
         A directory that each node has for itself looks like one in which no other node has come
         yet: the job would time out, or run several times.

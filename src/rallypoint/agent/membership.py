@@ -80,9 +80,9 @@ class AgentSetup(NamedTuple):
     embedding: Embedding | None = None
     """The program around the agent; None: this process is the agent's own."""
     scratch: str = ""
-    """The agent's own directory; empty: there is none."""
+    """The path of the agent's own temporary directory; empty: there is none."""
     outputs: WorkerOutputs | None = None
-    """The outputs of the workers, if they are processes of this agent."""
+    """The outputs of the workers; None: the workers are no processes of this agent."""
     dead: tuple[DeadPlace, ...] = ()
     """The places of the job's former agents on this machine that are dead with their workers."""
 
@@ -121,7 +121,7 @@ class Membership:
         self._joined: Joined | None = None
         self._beginning = AsyncExitStack()
         self._hurried = asyncio.Event()
-        """Ends every wait of `close` when it is set."""
+        """The event that ends every wait of `close` when it is set."""
         self._others_stop_s = setup.config.stop.shutdown_grace_s
         self._progress: ProgressReport | None = None
         """The progress reports of the agent, for each of its coordinators in turn."""

@@ -176,7 +176,7 @@ def succeeded(finish: Finish) -> bool:
 
 
 def _node(config: AgentConfig) -> str:
-    """Return this node's name for a directory, before it has an id."""
+    """Return a name of this node for its log directory, before the coordinator gives it an id."""
     rendezvous = config.rendezvous
     if rendezvous.node_id:
         return rendezvous.node_id

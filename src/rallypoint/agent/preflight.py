@@ -66,11 +66,11 @@ class Unfit(Struct, frozen=True):
 
 
 class _Told(Struct, frozen=True):
-    """A line of the process: the step that begins, or that has failed."""
+    """A line that the trial's process writes: the step that begins, or that has failed."""
 
     stage: str
     errno: int = 0
-    """The error number; 0: the step begins."""
+    """The error number of the step that has failed; 0: the step begins."""
 
 
 def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Directories]:

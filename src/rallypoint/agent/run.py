@@ -211,7 +211,7 @@ class AgentRun:
         self.lease = NodeLease(self._hold)
         """The lease of this node's place in the job."""
         self._hurried = self._helpers.hurried if self._helpers is not None else asyncio.Event()
-        """Set by a second signal, or one after the end, to end every wait."""
+        """The event that ends every wait: set by a second signal, or by one after the end."""
         store_access = StoreAccess(
             setup.config,
             lambda round_, why: self.agent.helper_died(round_, why, others_need_it=True),

@@ -73,7 +73,7 @@ class Watchdog:
         return self._pipe.path
 
     def close(self) -> None:
-        """Stop ending workers. May be called again."""
+        """Stop ending workers, and remove the named pipe. May be called again."""
         self._open = False
         for task in self._tasks:
             task.cancel()

@@ -61,7 +61,7 @@ class WorkerRequests:
         self._round = self._checkpoints = self._hangs = None
 
     def exited(self, exits: Sequence[WorkerExit]) -> None:
-        """Note exits of workers: a checkpoint that they owe is no longer waited for."""
+        """Note exits of workers: what they owed is no longer waited for."""
         if self._checkpoints is not None:
             self._checkpoints.changed(exits)
 
@@ -132,8 +132,8 @@ class Checkpoints:
     def changed(self, fresh: Sequence[WorkerExit] = ()) -> None:
         """Answer the coordinator if no worker still owes a checkpoint, or if one has failed.
 
-        Only workers that look for requests owe one; a worker that has ended well owes none. `fresh`
-        has exits that the round does not show yet.
+        A worker owes one if it looks for requests or a signal has asked it, until it has saved one
+        or has ended well. `fresh` has exits that the round does not show yet.
         """
         state, shm = self._state, self._round.workers.shm
         exits = {exit_.local_rank: exit_ for exit_ in fresh} | dict(self._round.exits)

@@ -43,7 +43,7 @@ class WorkerSetup(Struct, frozen=True):
     outputs: WorkerOutputs
     guard: Guard | None
     scratch: str
-    """The agent's own directory; empty: there is none."""
+    """The path of the agent's own temporary directory; empty: there is none."""
     notice: Callable[[str], None]
     """Gets a line for a person when a timer of a worker has ended."""
     faults: Faults

@@ -32,7 +32,8 @@ from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent, Observer
 
 BEGIN_S = 1.0
-"""The seconds from the start of the workers until the node writes that it has begun."""
+"""How long after the start of its first workers a node writes its first record of the job, in
+seconds."""
 AGAIN_S = 0.5
 """The pause between two writes, in seconds."""
 LAST_S = 1.0
@@ -90,9 +91,9 @@ class Keeping(Observer):
         """Why the last writing failed; empty: it did not."""
         self._tell: Callable[[str, str], None] = lambda path, why: None
         self._has_end = False
-        """Whether the end was written."""
+        """Whether the record that was written last says how the job ended."""
         self.path = ""
-        """The directory of the job, once something was written there."""
+        """The directory of the job's record, once something was written there."""
 
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         """Note that the node takes part.
@@ -133,7 +134,7 @@ class Keeping(Observer):
         self._part.output = output
 
     def ended(self, end: Ending) -> None:
-        """Note that the job has ended for this node."""
+        """Note how the job has ended for this node, for the next write."""
         self._part.end, self._is_news = end, True
 
     def close(self, exit_code: int | None) -> str:

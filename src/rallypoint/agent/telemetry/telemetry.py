@@ -58,7 +58,7 @@ class Telemetry:
         """The files for the history of jobs that this node hosts; None: `--history` was not
         given."""
         self.keeping: Keeping | None = None
-        """Keeps the end of the job; None: that is turned off."""
+        """The object that keeps a record of how the job ended; None: none is kept."""
         self._keep_history(config.observe.history)
         self._keep_job()
         self._serve_metrics()

@@ -154,7 +154,7 @@ class TrainerStatus(Observer):
 
 
 def _metrics(progress: Progress, place: Assignment) -> StatusBody:
-    """Return the metrics of the job's last step, and of its size."""
+    """Return a worker's last step, loss and tokens, and the job's size and restarts."""
     values = {"step": progress.step, "loss": progress.loss, "tokens": progress.tokens}
     values |= {"nodes": place.group_world_size, "workers": place.world_size}
     values["restarts"] = place.restart_count
