@@ -220,9 +220,9 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     def enrol_timeout_s(self) -> float:
         """How long a node may try to reach the round store of rank 0, in seconds.
 
-        At least two leases, so that the coordinator has noticed a dead rank 0 by then, and no other
-        node is blamed for it. At most half of the join timeout, so that a node reports its failure
-        before the coordinator expels nodes that are not ready.
+        It is 15 s, or two leases if that is longer: by then the coordinator has noticed a dead rank
+        0, and blames no other node for it. But it is half of the join timeout at most: a node has
+        to report its failure before nodes that are not ready are expelled.
         """
         return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s / 2)
 

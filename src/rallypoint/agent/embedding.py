@@ -62,8 +62,8 @@ class Embedding:
     def signal(self, number: int) -> None:
         """Act as if the agent had got this signal.
 
-        SIGINT cancels the job; with other signals this node leaves. A second signal does not wait
-        for the workers. May be called from any thread; does not block.
+        SIGINT cancels the job; with other signals this node leaves. A second signal kills the
+        workers. May be called from any thread; does not block.
         """
         with self._lock:
             if self._tell is None:
@@ -78,10 +78,11 @@ def gets_signals() -> bool:
 
 
 def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
-    """Return the result of `body`, which runs an agent to its end. Blocks. Raises what it raises.
+    """Return the result of `body`, which runs an agent to its end. Blocks.
 
-    Where a loop runs already (a notebook) the agent gets its own thread. Then a KeyboardInterrupt
-    here cancels the job, and this waits until the agent has stopped its workers.
+    Raises what `body` raises. Where a loop runs already (a notebook) the agent gets its own thread.
+    Then a KeyboardInterrupt here cancels the job, and this waits until the agent has stopped its
+    workers.
     """
     if not _loop_runs_here():
         if not gets_signals():

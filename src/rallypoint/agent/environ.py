@@ -61,8 +61,8 @@ class WorkerContext(Struct, frozen=True):
 def common_environ(workers: WorkerConfig, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the part of a worker's environment that is the same for all workers of a node.
 
-    It is `base` (the agent's own) without the token and a scheduler's variables of its task, and
-    with defaults for unset variables of torch, Python and OpenMP.
+    It is `base` (the agent's own) with defaults for unset variables of torch, Python and OpenMP. It
+    lacks the token, and a scheduler's variables of its task but for `WorkerConfig.keep_env`.
     """
     environ = inherited(without_token(base), workers.keep_env)
     if workers.unbuffered:

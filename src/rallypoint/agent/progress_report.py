@@ -24,15 +24,15 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.observe.records import Observer
 
 FEW = 256
-"""The most nodes that may report the same event at once: the start of workers, or the last
+"""The most nodes that may report the same event at the same time: the start of workers, or the last
 rounds."""
 
 
 class PhaseTeller(Observer):
-    """Reports the start of workers, and a round's first step, to the coordinator at once.
+    """Reports the start of workers, and a round's first step, to the coordinator without delay.
 
-    The start is reported only in a job of few nodes. How far a round begins behind the last one's
-    steps could not be seen a heartbeat later.
+    With the next heartbeat it could be too late: the coordinator would not see how far behind the
+    last round's steps the new round begins. The start is reported only in a job of few nodes.
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:

@@ -369,7 +369,7 @@ class AgentRun:
             self._notice.start()
 
     async def _try_to_start(self, order: Prove, node_id: str) -> Tried:
-        """Test at once whether workers can start and whether the round store can be reached.
+        """Test whether workers can start, and at the same time whether the round store is reached.
 
         An unexpected error in the first test is noted, and no machine is held back for it.
         """

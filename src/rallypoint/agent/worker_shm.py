@@ -68,7 +68,8 @@ class WorkerShm:
     ) -> WorkerShm:
         """Make the shared memory of a round in this agent's directory `scratch`.
 
-        If that is not possible, it is as from `silent`, and `tell` gets a line for the user.
+        Without a `scratch`, or where it can't be written, the result is that of `silent`. In the
+        second case `tell` gets a line for the user.
         """
         if not scratch:
             return cls.silent(workers, faults)

@@ -182,7 +182,8 @@ class RoundWorkers:
     async def abandon(self) -> None:
         """Kill and reap all processes, because the program around this agent may continue.
 
-        No callback is called any more. Raises OSError when no descriptor is left to find processes.
+        `on_exits` and `on_gone` are not called any more. Raises OSError when no descriptor is left
+        to find processes.
         """
         self._cancel_start()
         self._round = replace(self._round, on_exits=lambda _: None, on_gone=lambda *_: None)
@@ -236,7 +237,7 @@ class RoundWorkers:
     async def _tell_details(self, tell: Callable[[tuple[WorkerExit, ...]], None]) -> None:
         """Report the failures with their details after `DETAILS_S`, if workers still run.
 
-        That may take the whole `--restart-grace`, and people ask meanwhile.
+        Until the last one has ended the whole `--restart-grace` may pass, and people ask meanwhile.
         """
         await asyncio.sleep(DETAILS_S)
         tell(await self._failures.details())
@@ -268,7 +269,7 @@ class RoundWorkers:
             asyncio.get_running_loop().call_soon(self._report)
 
     def notice(self) -> None:
-        """Report at once every worker that has ended by now."""
+        """Report now every worker that has ended by now, by `on_exits`."""
         self._workers.look()
         self._report()
 
