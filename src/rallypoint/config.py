@@ -44,7 +44,7 @@ def password_variable(backend: str) -> str:
 
 
 def is_secret(variable: str) -> bool:
-    """Return whether the variable has the token or a backend's password, hidden from workers."""
+    """Return whether a variable of this name has the token or a password: hidden from workers."""
     begin, end = _PASSWORD
     return variable == TOKEN_VARIABLE or (variable.startswith(begin) and variable.endswith(end))
 

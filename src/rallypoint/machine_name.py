@@ -84,7 +84,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def process_name(pid: int) -> str:
-    """Return a name that no other process has, even after the next boot.
+    """Return a name for the process with this pid that no other has, even after the next boot.
 
     Empty if the process does not exist, has ended, or the system does not show it.
     """

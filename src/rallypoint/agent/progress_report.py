@@ -78,7 +78,7 @@ class ProgressReport:
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
         """Return the last rounds, once on each connection to a coordinator other than the first.
 
-        In a large job most nodes report only rounds of which they know a failure.
+        A node whose group rank is `FEW` or more reports only rounds of which it knows a failure.
         """
         self._first_epoch = self._first_epoch or epoch
         if epoch == self._first_epoch or generation == self._rounds_told:

@@ -117,7 +117,7 @@ async def listen_for_peers(local_addr: str, session_host: str, port: int) -> soc
 def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
     """Return a listening socket on the first of the addresses that is this node's own.
 
-    Raises as `listen_for_peers`.
+    Raises UsageError if the given port can't be had, InfrastructureError if no port is free.
     """
     why = ""
     for address in addresses:

@@ -95,7 +95,7 @@ class WorkerTimers:
         return self._pids.get(session) if session is not None else None
 
     def _set_alarm(self) -> None:
-        """Set the alarm.
+        """Set the alarm to the end of the timer that ends first, unless it is set earlier.
 
         One that is too early costs less than one that is moved at every request.
         """

@@ -49,7 +49,7 @@ class WorkerShm:
         self._wake_up_pipe: WatchedPipe | None = None
         self._number, self._kind = 0, ShmRequest.NONE
         self.pids: Sequence[int] = ()
-        """The pids of the workers, by local rank, once they run."""
+        """The pids of the workers, by local rank; empty until they run."""
         self.faults = faults or Faults(_ignore)
         self._last: Sequence[WorkerSlot] | None = None
         """The workers' last values, read when the shared memory was closed; None: it is open, or

@@ -145,7 +145,7 @@ class RoundWorkers:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The pids by local rank, once the workers run."""
+        """The pids of the workers, by local rank; empty until they run."""
         return self._workers.pids
 
     def owns(self, pid: int) -> bool:

@@ -124,7 +124,7 @@ class EventDispatcher:
         self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
     def reached(self, round_: int) -> Progress | None:
-        """Return the progress of this node's furthest worker in that round; None: not known."""
+        """Return the progress of this node's furthest worker in a round; None: not known."""
         newest = self.timeline.newest
         if newest is not None and newest.number == round_ and self.shm is not None:
             return furthest(self.shm.progress())

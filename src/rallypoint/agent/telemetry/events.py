@@ -21,9 +21,9 @@ from rallypoint.observe.printing import json_text
 from rallypoint.observe.records import AgentEvent, Observer
 
 STATUS = "torchelastic.worker.status."
-"""The prefix of a state in torch's names of events."""
+"""The beginning of torch's names of events, which end with a state such as `FAILED`."""
 OWN = "rallypoint."
-"""The prefix of the names of an agent's own events, of which the end of a phase is one."""
+"""The beginning of the names of Rallypoint's own events, such as that of the end of a phase."""
 
 
 class EventEmitter(Observer):

@@ -100,7 +100,7 @@ HEALTH = Page(lambda _lag_s: "alive\n", PLAIN_TEXT)
 
 
 class PlaceKind(Enum):
-    """The kinds of places for connections, each of which has `CONNECTIONS`."""
+    """The kinds of places for connections; there are `CONNECTIONS` places of each kind."""
 
     ASKING = auto()  # no whole request has come
     HEALTH = auto()  # reads the answer of a health check
