@@ -16,26 +16,29 @@ from typing import Generic, TypeVar
 
 CALLS_IN_A_TURN = 256
 W = TypeVar("W", bound=Hashable)
-"""The key of a wait of a machine."""
+"""The type of the keys by which `Timers` tells its waits apart."""
 
 
 def boot_time() -> float:
-    """Return seconds that also count while the machine is suspended; for this machine alone."""
+    """Return the seconds since this machine booted, with the time for which it was suspended.
+
+    Comparable within this machine only.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def wall_ms() -> int:
-    """Return milliseconds since 1970.
+    """Return the milliseconds since 1970.
 
-    Used for one decision only, the number of a job's life: a coordinator that was started anew has
-    nothing else in common with those before it (`core/job_lives.py`; the exception to behaviour
-    R6).
+    Used for one decision only, the incarnation number of a job's life: a coordinator that was
+    started anew has nothing else in common with those before it (`core/job_lives.py`; the exception
+    to behaviour R6).
     """
     return time.time_ns() // 1_000_000
 
 
 def wall_time(ago_s: float) -> float:
-    """Return the seconds since 1970, `ago_s` seconds ago: the date of an event, for people."""
+    """Return the time `ago_s` seconds ago, in seconds since 1970: the date of an event."""
     return time.time() - ago_s
 
 
@@ -56,15 +59,15 @@ class WakeSelector(selectors.DefaultSelector):
 
 
 def new_loop() -> tuple[asyncio.SelectorEventLoop, WakeSelector]:
-    """Return an event loop for one agent, and its selector, which takes a watcher."""
+    """Return a new event loop for one agent, and its selector, on which a watcher can be set."""
     selector = WakeSelector()
     return asyncio.SelectorEventLoop(selector), selector
 
 
 class Turns:
-    """Calls one after another, with a limited number in each turn of the loop.
+    """Queued calls that are made in order, with a limited number in each turn of the event loop.
 
-    For the thread of the loop. Messages to ten thousand nodes must not delay their heartbeats.
+    Only for the thread of the loop. Messages to ten thousand nodes must not delay their heartbeats.
     """
 
     def __init__(self) -> None:
@@ -73,19 +76,20 @@ class Turns:
         self._is_under_way = False
 
     def add(self, calls: Iterable[Callable[[], None]]) -> None:
-        """Append calls, which the next `go` starts."""
+        """Append calls to the queue; the next `go`, or a run that is under way, makes them."""
         self._due.extend(calls)
 
     def go(self) -> None:
-        """Start the calls, unless they are running.
+        """Make the first calls now, and the rest in later turns of the loop.
 
-        Raises what a call raises; the others follow.
+        Does nothing if a run is under way. Raises what one of the first calls raises; the calls
+        after it are made in later turns.
         """
         if not self._is_under_way:
             self._turn()
 
     def finish(self) -> None:
-        """Make all remaining calls at once."""
+        """Make all remaining calls now, whatever their number. Raises what a call raises."""
         while self._due:
             self._due.popleft()()
 
@@ -105,19 +109,17 @@ class Turns:
 class Alarm:
     """One timer of the loop, at the earliest of the times that were set.
 
-    It fires once.
-
-    For the thread of the loop.
+    It calls `ring` once; then it can be set again. Only for the thread of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
         self._loop, self._ring = loop, ring
         self._handle: asyncio.TimerHandle | None = None
         self.at = 0.0
-        """The time at which it fires, or last did."""
+        """The time of the loop's clock, in seconds, to which the timer was set last."""
 
     def set(self, at: float) -> None:
-        """Fire at this time of the loop, if not earlier."""
+        """Set the timer to this time of the loop's clock, unless it is set to an earlier one."""
         if self._handle is None or at < self.at:
             self.cancel()
             self._handle, self.at = self._loop.call_at(at, self._due), at
@@ -135,9 +137,10 @@ class Alarm:
 
 
 class Timers(Generic[W]):
-    """The waits of a pure machine, with one timer of the loop.
+    """The waits that a pure state machine wants, by key, with one timer of the loop for all.
 
-    A wait that is no longer wanted is dropped. For the thread of the loop.
+    `on_end` gets the key of each wait that is over; that wait begins again if it is still wanted at
+    the next `want`. Only for the thread of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[W], None]) -> None:
@@ -147,9 +150,10 @@ class Timers(Generic[W]):
         self._alarm = Alarm(loop, self._ring)
 
     def want(self, wanted: Mapping[W, float], *, may_begin: bool = True) -> None:
-        """Set the waits to exactly these, in seconds.
+        """Have exactly these waits run; `wanted` has their lengths in seconds, by key.
 
-        Waits that run already continue; if not `may_begin`, only these do, and no other one begins.
+        A wait that runs already keeps its end, whatever length is given now. A wait that is no
+        longer wanted is dropped. Without `may_begin` no further wait begins.
         """
         now = self._loop.time()
         ends = self._ends

@@ -34,7 +34,7 @@ _PASSWORD = "RALLYPOINT_", "_PASSWORD"
 DEFAULT_COORDINATOR_PORT = 29400
 """The coordinator's port when an endpoint has none; the same as torchrun's."""
 DEFAULT_STATIC_PORT = 29500
-"""The port of a static command line without `--master-port`; the same as torchrun's."""
+"""The port of a static rendezvous (fixed ranks) without `--master-port`; the same as torchrun's."""
 ENROL_MIN_S = 15.0
 
 
@@ -44,13 +44,13 @@ def password_variable(backend: str) -> str:
 
 
 def is_secret(variable: str) -> bool:
-    """Return whether this variable is hidden from workers and other programs."""
+    """Return whether a variable of this name has the token or a password: hidden from workers."""
     begin, end = _PASSWORD
     return variable == TOKEN_VARIABLE or (variable.startswith(begin) and variable.endswith(end))
 
 
 def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the value of RALLYPOINT_TOKEN, if it has one."""
+    """Return RALLYPOINT_TOKEN without the spaces around it; None if it is unset or empty."""
     environ = os.environ if environ is None else environ
     return environ.get(TOKEN_VARIABLE, "").strip() or None
 
@@ -122,20 +122,20 @@ class Endpoint(Struct, frozen=True):
 
 
 ANY_PORTS = (0, 0)
-"""Port 29400 if it is free, else any free port."""
+"""The value of `RegisterConfig.ports` for: port 29400 if it is free, else any free port."""
 
 
 class RegisterConfig(Struct, frozen=True):
-    """The place of the job's record, and the ports of a node that leads the job."""
+    """The place of a job's record, and the ports on which this node listens if it leads the job."""
 
     engine: str
     """The name of the engine that keeps the record: see `register/engines.py`."""
     where: str = ""
     """The endpoint in the engine's form; a path is absolute."""
     settings: tuple[tuple[str, str], ...] = ()
-    """The settings of the engine, by key. Paths are absolute."""
+    """The settings of the engine, as (key, value) pairs. Paths are absolute."""
     ports: tuple[int, int] = ANY_PORTS
-    """The first and the last port that a leader may listen on."""
+    """The first and the last port on which this node may listen when it leads; or `ANY_PORTS`."""
     hold_s: float = HOLD_S
     """How long this node may lead after its last write of the record, in seconds."""
 
@@ -146,38 +146,43 @@ class RegisterConfig(Struct, frozen=True):
 
 
 class HandlerConfig(Struct, frozen=True):
-    """The handler of a rendezvous backend."""
+    """A backend of another package, whose handler replaces the coordinator's rendezvous."""
 
     backend: str
     endpoint: str = ""
     conf: tuple[tuple[str, str], ...] = ()
-    """Further parameters of the handler."""
+    """Further parameters of the handler, as (key, text) pairs."""
 
 
 class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     """The job's settings, equal on all nodes (behaviour R7), and how this node finds the others."""
 
     endpoint: Endpoint = Endpoint("localhost", 0)
-    """The endpoint. Port 0, for a job of one node only, lets the system choose."""
+    """The address at which the nodes meet. Port 0, for a job of one node only, lets the system
+    choose."""
     node_rank: int | None = None
     is_host: bool | None = None
     """Whether this node hosts the coordinator; None: the node that can bind the endpoint does."""
     host_timeout_s: float = 30.0
-    """How long to wait until a node hosts the coordinator, in seconds."""
+    """How long to wait, once the endpoint's name resolves, until a node hosts the coordinator, in
+    seconds."""
     reconnect_timeout_s: float | None = None
     """How long to try to reach a lost coordinator, in seconds, at least the lease. None: 120 s if
-    it does not answer, and the lease if its host refuses connections."""
+    it does not answer, the lease if its host refuses connections, and the join timeout if another
+    node may take over."""
     node_id: str | None = None
     """The name of this node; None: the host name with an ordinal from the coordinator."""
     machine_id: str = ""
     """The name of the node's machine; empty: the result of `machine_name.py`."""
     topology: str = ""
-    """Nodes are ranked by (topology, node id): for example rack, then host."""
+    """The place of the machine, such as its rack: nodes get their ranks in the order of (topology,
+    node id)."""
     local_addr: str | None = None
-    """The address by which other nodes reach this node; None: the address of its session."""
+    """The address by which other nodes reach this node; None: the local address of its connection
+    to the coordinator."""
     store: Endpoint = Endpoint("", 0)
     """The address of this node's round store. Without a host it is `local_addr`; with port 0 the
-    system chooses. If either is given, the workers do not use a handler's store."""
+    system chooses. If a host or a port is given, the workers do not use a handler's store."""
     register: RegisterConfig | None = None
     """The register with which any of the nodes may lead the job; None: the endpoint determines the
     node that hosts the coordinator."""
@@ -213,11 +218,11 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
 
     @property
     def enrol_timeout_s(self) -> float:
-        """How long reaching the round store may take, in seconds.
+        """How long a node may try to reach the round store of rank 0, in seconds.
 
-        A rank 0 that stops responding is lost within two leases, even if many nodes do so at once:
-        no other node may be blamed before. A node that fails must report it before the join timeout
-        expels nodes that are not ready.
+        It is 15 s, or two leases if that is longer: by then the coordinator has noticed a dead rank
+        0, and blames no other node for it. But it is half of the join timeout at most: a node has
+        to report its failure before nodes that are not ready are expelled.
         """
         return min(max(ENROL_MIN_S, 2 * self.lease_s), self.join_timeout_s / 2)
 
@@ -239,10 +244,11 @@ class StartMethod(Enum):
 class FunctionCall(Struct, frozen=True):
     """A Python function that workers run instead of a command; `args` by local rank.
 
-    A worker's environment is in place before it imports the function's module, and `__main__` of
-    the calling program, under the name `__mp_main__`. The result of the function is pickled and
-    returned, whatever its size; a worker that ends by `sys.exit(0)` returns None. An exception is
-    printed and written to the worker's error file with its causes, and ends the worker with code 1.
+    A worker that is not a fork of the calling process imports the function's module, and the
+    program's `__main__` under the name `__mp_main__`. Its environment is in place before. The
+    result of the function is pickled and returned, whatever its size; a worker that ends by
+    `sys.exit(0)` returns None. An exception is printed and written to the worker's error file with
+    its causes, and ends the worker with code 1.
     """
 
     function: Callable[..., object]
@@ -299,12 +305,14 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     unbuffered: bool = False
     """Whether workers get PYTHONUNBUFFERED=1, because their output is read for progress."""
     keep_env: tuple[str, ...] = ()
-    """Variables of a scheduler's task that workers inherit, or patterns of their names."""
+    """The variables of a scheduler's task that workers inherit nevertheless; or patterns of their
+    names."""
     devices: int = 0
     """The number of accelerators of this node's single worker, for frameworks that need it; 0:
     none, or they were not counted."""
     export_run_id: tuple[str, ...] = ()
-    """The experiment trackers whose variables name the same run in all rounds."""
+    """The experiment trackers (such as `wandb`) for which workers get a run id, the same in all
+    rounds."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -330,7 +338,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
 
 
 class OutputConfig(Struct, frozen=True, kw_only=True):
-    """The destinations of output.
+    """The destinations and the form of the output of the workers and of the agent.
 
     `redirects` and `tee` keep the flag's grammar: `3` or `0:1,10:3`.
     """
@@ -345,7 +353,8 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     redirects: str = "0"
     tee: str = "0"
     temp_dir: str = "/tmp"
-    """The directory of workers' error files without a log directory (TMPDIR)."""
+    """The parent of temporary directories: those of the agent, and of log files without a log
+    directory (TMPDIR)."""
     prefix_template: str | None = None
     """The template of the prefix of teed lines (`--log-line-prefix-template`)."""
     colour: bool = True
@@ -360,7 +369,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     duplicate_stderr_filters: tuple[str, ...] = ()
     log_layout: Literal["torchrun", "rounds"] = "torchrun"
     log_max_bytes: int = 0
-    """The size at which a log file is rotated; 0: no limit."""
+    """The size in bytes at which a log file is rotated; 0: no limit."""
     progress_pattern: str = ""
     """The pattern that the relay looks for in the workers' output (`process/relay/pattern.py`);
     empty: none. With a pattern both streams go through the relay; see `WorkerConfig.unbuffered`."""
@@ -373,7 +382,10 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
 
 
 class StopConfig(Struct, frozen=True, kw_only=True):
-    """How workers are stopped: a signal to the group, a grace, then SIGKILL."""
+    """How this node's workers are stopped, and when the node leaves the job.
+
+    A stop is a signal to the workers' process groups, a grace, then SIGKILL.
+    """
 
     shutdown_grace_s: float = 25.0
     """The grace in seconds for a drain or a cancelled job. It is below 30 s, after which schedulers
@@ -383,41 +395,42 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     SIGTERM."""
     drain_deadline_s: float | None = None
     """The time in seconds from the request to leave until this node's workers are killed. A fifth
-    of it is for stopping them, the rest for a last checkpoint. None: `shutdown_grace_s`."""
+    of it at most is for stopping them, the rest for a last checkpoint. None: `shutdown_grace_s`."""
     drain_signal: str = ""
     """The signal that workers get when the job is about to lose a node; empty: none."""
     preempt_notice: str = ""
     """The notice that this node must leave: a file that appears, or `cmd:COMMAND` that ends with
     code 0; empty: none."""
     leave_in_s: float | None = None
-    """The time until this node leaves because its allocation ends, in seconds; None: it does not
-    leave."""
+    """How long after its start this node leaves the job, because its allocation ends, in seconds;
+    None: no such time is set."""
     limit_in_s: float | None = None
-    """The time until the scheduler ends this node's allocation, counted as `leave_in_s`; None:
+    """How long after the agent's start the scheduler ends this node's allocation, in seconds; None:
     unknown."""
     is_slurms: bool = False
-    """Whether Slurm has started this node."""
+    """Whether this node runs in a job of Slurm."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     signal_scope: Literal["session", "worker"] = "session"
     """The processes that a stop signals first. `session`: the process group of each worker.
     `worker`: the worker alone, and the rest of its group once the worker has ended."""
     exit_codes: tuple[tuple[str, int], ...] = ()
-    """The exit codes that replace those of a class, by its name."""
+    """The exit codes that a person has set, as (name of the class, code) pairs; the last one
+    counts."""
 
     def __post_init__(self) -> None:
         _check(self)
 
     @property
     def drain_deadline(self) -> float:
-        """The drain deadline in seconds, given or default."""
+        """The seconds from the request to leave until the workers are killed, given or default."""
         given = self.drain_deadline_s
         return self.shutdown_grace_s if given is None else given
 
     def exit_code(self, name: str, finer: str = "") -> int:
-        """Return the exit code of a class.
+        """Return the exit code for a class of ends of a job.
 
-        The last `--exit-code` for the `finer` class counts first, then the last one for the class,
-        then the default of the class.
+        `finer` is a narrower class within it, or empty. A code that was set for `finer` counts
+        first, then one for the class itself, then the default of the class.
         """
         chosen = dict(self.exit_codes)
         return chosen.get(finer, chosen.get(name, CODES[name]))
@@ -428,7 +441,8 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
     token_file: str | None = None
     token_text: str | None = None
-    """The token. An agent of the command line gets only its job's token."""
+    """The token itself. An agent of the command line replaces it by one that opens this job
+    only."""
     token_fd: int | None = None
     """An inherited descriptor from which the command line reads the token."""
     insecure: bool = False
@@ -447,22 +461,24 @@ class ObserveConfig(Struct, frozen=True, kw_only=True):
     """The event handler: `null`, `console`, `jsonl:FILE`, or the name of a package's handler (with
     `:ARGUMENT`)."""
     json_summary: str | None = None
-    """A file for the whole outcome at the end."""
+    """The file to which the whole outcome is written as JSON at the end; None: none."""
     history: str | None = None
-    """A file, or a directory (with a slash), for the history of the job, if this node hosts the
-    job."""
+    """The file, or with a slash at its end the directory, for the history of the job. It is written
+    by a node that hosts the job; None: none is."""
     keep_in: str = ""
-    """The directory in which the ends of jobs are kept; empty: they are not kept."""
+    """The directory in which records of how jobs ended are kept; empty: none are kept."""
     metrics: Endpoint | None = None
-    """The address of metrics for Prometheus; with port 0 the system chooses."""
+    """The address at which metrics are served for Prometheus; with port 0 the system chooses. None:
+    they are not served."""
     health_port: int | None = None
-    """The port of health checks, at the session's host (TORCHELASTIC_HEALTH_CHECK_PORT)."""
+    """The port for health checks, at the node's address in the job
+    (TORCHELASTIC_HEALTH_CHECK_PORT); None: there are none."""
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
     """The whole configuration of one agent.
 
-    The table of settings names these parts and their fields.
+    The table in `core/settings.py` refers to these parts and their fields by their names.
     """
 
     rendezvous: RendezvousConfig
@@ -484,7 +500,7 @@ SECTIONS: dict[str, type[Struct]] = {
     "access": AccessConfig,
     "observe": ObserveConfig,
 }
-"""The structs that settings fill, by their names in the table of settings."""
+"""The structs of this module that hold settings, by their names in the table of settings."""
 
 
 def default_of(row: Setting) -> object:

@@ -99,7 +99,11 @@ def _remade(kind: type[BaseException], args: tuple[object, ...]) -> BaseExceptio
 
 
 class RallypointError(PortableError):
-    """The base of all errors. `str(error)` is one line for a person: the fault and the fix."""
+    """The base of all errors.
+
+    `str(error)` is one line for a person: the fault and the fix. Only that of ChildFailedError has
+    many lines.
+    """
 
     exit_class = ExitClass.FAILED
     shortage: Shortage | None = None
@@ -111,9 +115,10 @@ _Error = TypeVar("_Error", bound=RallypointError)
 
 
 def during(stage: str, number: int | None, error: _Error) -> _Error:
-    """Add a shortage to the error if this machine refused the step, and return the error.
+    """Mark the error as this machine's fault if `number` is one of `MACHINE_ERRNOS`; return it.
 
-    With a shortage the same command may work on another machine.
+    It then gets a `Shortage` for the step `stage`, and the exit class of infrastructure: the same
+    command may work on another machine.
     """
     if number in MACHINE_ERRNOS:
         assert number is not None
@@ -122,7 +127,7 @@ def during(stage: str, number: int | None, error: _Error) -> _Error:
 
 
 class UsageError(RallypointError):
-    """The command line, a file or a setting is wrong; nothing was started."""
+    """The command line, a file, a setting or the program is wrong; a person has to change it."""
 
     exit_class = ExitClass.USAGE
 
@@ -166,7 +171,7 @@ class ParameterError(UsageError, ValueError):
 
 
 class RuntimeParameterError(ParameterError, RuntimeError):
-    """An argument can't be used, where torch raises a RuntimeError."""
+    """An argument can't be used, where torch raises a RuntimeError; so this is one as well."""
 
 
 class CommandLineError(RuntimeParameterError, SystemExit):
@@ -208,7 +213,7 @@ class RendezvousError(InfrastructureError):
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """Nodes were missing for too long."""
+    """Other nodes, the coordinator or the place of the job's record were missing for too long."""
 
 
 class RendezvousConnectionError(RendezvousError):
@@ -227,11 +232,11 @@ class SilentPeerError(RendezvousConnectionError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The job has ended already."""
+    """The job has ended, or this node has left it."""
 
 
 class RendezvousGracefulExitError(RendezvousClosedError):
-    """The standby node was not needed, or another one replaced it: end with success."""
+    """A spare was not needed until the job ended, or another node took its place: no failure."""
 
     exit_class = ExitClass.SUCCESS
 
@@ -265,7 +270,7 @@ class UnfitRecordError(RecordError):
             "own again; if none runs, remove the record or use another run id"
         )
         self.fault = fault
-        """The field, its value and the valid values."""
+        """The field of the record that is wrong, its value and the valid values."""
 
 
 class RendezvousPlugInError(RendezvousError, RuntimeError):
@@ -279,11 +284,14 @@ class AccessError(InfrastructureError):
 
 
 class EnrolmentError(InfrastructureError):
-    """The node could not reach the round store (behaviour F9)."""
+    """The node could not reach the round store, the key-value store of a round (behaviour F9)."""
 
 
 class StoreError(InfrastructureError, RuntimeError):
-    """A key-value store failed to carry out an operation. Torch's stores raise RuntimeErrors."""
+    """A key-value store failed to carry out an operation.
+
+    It is a RuntimeError, as the errors of torch's stores are.
+    """
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
@@ -302,7 +310,7 @@ class StoreTimeoutError(StoreError, TimeoutError):
 class StoreConnectionError(StoreError, ConnectionError):
     """The store's server can't be reached, went away, or does not answer.
 
-    The object can't be used any more. Whether the operation was carried out is unknown.
+    The store object can't be used any more. Whether the operation was carried out is unknown.
     """
 
     def __init__(self, peer: str, doing: str, reason: str) -> None:
@@ -358,16 +366,20 @@ class FailedProcess(Protocol):
         """Return the time of the failure in ISO format."""
 
     def section(self, index: int, rank: int) -> str:
-        """Return the lines about the failure."""
+        """Return the lines about this failure in the banner.
+
+        `index` is its number there, 0 for the first cause; `rank` is the worker's global rank.
+        """
 
 
 class ChildFailedError(RallypointError):
     """Workers failed.
 
-    `failures` has the failures that this node knows, by global rank; at least one. `first_rank` is
-    the first cause in the whole job (behaviour A3); None: the failure with the earliest time.
-    `followed` is the number of other failures in the job; None: as many as `failures` holds. Unlike
-    other errors it has a text of many lines: torch's banner.
+    `failures` has the failures that this node knows, by global rank. `first_rank` is the rank of
+    the first cause in the whole job (behaviour A3); None: that of the failure with the earliest
+    time. `followed` is the number of other failures in the job; None: the others in `failures`.
+    Unlike other errors it has a text of many lines: torch's banner. Raises ValueError if there is
+    no failure.
     """
 
     def __init__(
@@ -386,7 +398,10 @@ class ChildFailedError(RallypointError):
         super().__init__(self.format_msg())
 
     def get_first_failure(self) -> tuple[int, FailedProcess]:
-        """Return the first cause, as (global rank, failure)."""
+        """Return the first cause, as (global rank, failure).
+
+        If it is not known or not in `failures`, the failure with the earliest time is returned.
+        """
         if self._first_rank is not None and self._first_rank in self.failures:
             return self._first_rank, self.failures[self._first_rank]
         return min(self.failures.items(), key=lambda item: _moment(item[1]))
@@ -420,7 +435,7 @@ class ChildFailedError(RallypointError):
 
 
 def _moment(failure: FailedProcess) -> float:
-    """Return the time of a failure; torch's failures have whole seconds."""
+    """Return the time of a failure in seconds since 1970; failures of torch have whole seconds."""
     moment: float = getattr(failure, "moment", failure.timestamp)
     return moment
 

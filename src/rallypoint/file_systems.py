@@ -44,7 +44,7 @@ class FileSystem(Struct, frozen=True):
     """A mounted file system."""
 
     type: str
-    """The type in the kernel's notation."""
+    """The type in the kernel's notation, such as `ext4` or `nfs4`."""
     mounted_on: str
 
     @property
@@ -80,12 +80,13 @@ def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
 
 
 def not_mounted(path: str, mounts: bytes, to_mount: bytes) -> str:
-    """Return the mount point above a path on which nothing is mounted; empty if there is none.
+    """Return the mount point of /etc/fstab, at or above a path, that is not mounted; else empty.
 
     Pure.
 
-    The path is absolute and has no links. `to_mount` is the content of /etc/fstab; file systems
-    that are mounted by hand count only if other machines see them.
+    The path is absolute and has no links. `to_mount` is the content of /etc/fstab, `mounts` that of
+    /proc/self/mountinfo. An entry with `noauto` counts only if its type of file system is one that
+    other machines see.
     """
     name, found = os.fsencode(path), b""
     for line in to_mount.splitlines():
@@ -133,7 +134,7 @@ def why_not_there(path: str, *, may_part: bool) -> str:
 def local_file_system(path: str) -> str:
     """Return the type of a path's file system if only this machine sees it; else empty.
 
-    Empty also if it is unknown. The path need not exist yet.
+    Empty also if it is unknown. The path need not exist yet. Blocks.
     """
     found = file_system_at(path)
     return found.type if found is not None and found.reach is FileSystemReach.LOCAL else ""
@@ -164,8 +165,8 @@ def file_system_at(path: str) -> FileSystem | None:
 
 
 def lies_here(path: str, local: str) -> str:
-    """Return the remark about a shared directory that other machines do not see.
+    """Return the remark that other machines do not see a directory that is meant to be shared.
 
-    `local` is its file system.
+    `local` is the type of its file system.
     """
     return f"{path} lies on {local}, a file system that other machines do not see"

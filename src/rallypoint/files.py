@@ -20,13 +20,14 @@ Path = str | bytes
 
 
 def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
-    """Return a path for system calls for the text of an option.
+    """Return the path that the text of an option means, in a form for system calls.
 
     Looks at no file.
 
-    `file:///a` is `/a`, and with `expand` `~/a` is in the user's home. Raises ValueError, which
-    begins with `needs`, for another address (`s3://...`, `dbfs:/...`), for a shell variable that
-    was not replaced, and for an unknown home.
+    `file:///a` is `/a`, and with `expand` `~/a` is in the user's home. Raises ValueError, with a
+    text that begins with `needs`. It does so for another address (`s3://...`, `dbfs:/...`), a
+    `file:` address with another host or no path, a shell variable that was not replaced, and an
+    unknown home.
     """
     if text[:5].lower() == "file:":
         host, slash, rest = text[5:].removeprefix("//").partition("/")
@@ -64,10 +65,11 @@ def _scheme(text: str) -> str:
 
 
 def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
-    """Return a descriptor of a plain file of this user, under a name that Rallypoint chose.
+    """Open a plain file of this user, under a name that Rallypoint chose; return its descriptor.
 
-    `flags` as for os.open; with O_EXCL the file is new. Raises OSError: EEXIST with O_EXCL if there
-    is anything, ELOOP for a link, ENXIO or EPERM for anything but a plain file of this user.
+    `flags` are those of os.open; with O_EXCL the file is new. Raises OSError: EEXIST with O_EXCL if
+    there is anything, ELOOP for a link, ENXIO, EISDIR or EPERM for anything but a plain file of
+    this user. Raises ValueError for O_TRUNC without O_EXCL.
     """
     if flags & os.O_TRUNC and not flags & os.O_EXCL:
         raise ValueError("what is there would be emptied before it is looked at")
@@ -81,10 +83,11 @@ def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
-    """Replace a file atomically by one with this content, through a draft beside it. Blocks.
+    """Replace a file atomically by one with this content, through a new file `draft`. Blocks.
 
-    With `sync` the content is on the disk afterwards. Raises OSError; then nothing has changed, and
-    no draft is left.
+    With `sync` the content is on the disk before the file is replaced. Raises OSError; then the
+    file has not changed, and no draft of this call is left. A draft that exists already is such an
+    error.
     """
     fd = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -103,7 +106,7 @@ def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bo
 
 
 def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Return a descriptor of a file, pipe or device that a person named. Raises OSError.
+    """Open a file, pipe or device that a person named; return its descriptor. Raises OSError.
 
     A new file gets the user's umask. ENXIO is raised for a pipe without a reader. Writing to a pipe
     blocks, unless `flags` has O_NONBLOCK.
@@ -115,7 +118,7 @@ def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of the data. Raises OSError; a part of it may be written then."""
+    """Write all of the data to the descriptor. Raises OSError; a part of it may be written then."""
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
@@ -151,7 +154,10 @@ def make_pipe(path: Path) -> int:
 
 
 def make_private_dir(stem: str) -> str:
-    """Make a directory of mode 0700 with a random name that begins with `stem`. Raises OSError."""
+    """Make a directory of mode 0700, named `stem` and a random ending, and return its path.
+
+    Raises OSError.
+    """
     while True:
         path = stem + os.urandom(4).hex()
         try:
@@ -162,7 +168,7 @@ def make_private_dir(stem: str) -> str:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory of Rallypoint's with its content, as far as possible.
+    """Remove a directory that Rallypoint made, with its content, as far as possible.
 
     Never raises.
 
@@ -197,8 +203,9 @@ def why_not_private(
     A private file is a regular file that no other user may use: its content decides who takes part
     in a job.
 
-    `status` is that of an open descriptor: a name may lead elsewhere the next time. `not_a_file`
-    and `not_yours` are the fixes for these two; `what` is the file's kind.
+    `status` is that of an open descriptor: a name may lead elsewhere the next time. `not_a_file` is
+    the fix if it is no regular file, `not_yours` the fix if it belongs to another user; `what` is
+    the file's kind.
     """
     from shlex import quote  # few are refused
 

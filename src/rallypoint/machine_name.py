@@ -24,9 +24,10 @@ _MAX_BYTES = 255
 
 
 def machine_name(given: str, address: str) -> str:
-    """Return the name of this machine; empty: it has none.
+    """Return the name of this machine; empty: no reliable one is known.
 
-    `given` is a name from the user, `address` the address by which peers reach this node.
+    `given` is a name from the user, which is returned as it is; `address` is the address by which
+    peers reach this node.
     """
     if given:
         return given
@@ -35,10 +36,11 @@ def machine_name(given: str, address: str) -> str:
 
 
 def choose_name(address: str, *, kernel: str, node_name: str) -> str:
-    """Return the name of a machine for which the user gave none.
+    """Return the name of a machine for which the user gave none; empty: it has none.
 
-    `kernel` names the machine's boot; it is empty in a container, where neither the boot nor the
-    address is the machine's own.
+    `kernel` is the id of the machine's boot. It is empty in a container, where neither the boot nor
+    the address is the machine's own. Without it, or without a usable address, the name is
+    `node_name`: the value of NODE_NAME.
     """
     if kernel and _is_of_machine(address):
         return f"{kernel}/{address}"
@@ -56,7 +58,7 @@ def kernel_id() -> str:
 
 
 def process_space() -> str:
-    """Return the boot and the namespaces of this process.
+    """Return a text that names the machine's boot and the namespaces of this process.
 
     Within them a process is identified by its number and its start time. Raises OSError where the
     system does not show them.
@@ -68,7 +70,7 @@ def process_space() -> str:
 
 
 def started_at(pid: int) -> int:
-    """Return the start time of this process, in clock ticks since the boot.
+    """Return the start time of the process with this pid, in clock ticks since the boot.
 
     Raises OSError; FileNotFoundError and ProcessLookupError mean that the process does not exist.
     """
@@ -82,7 +84,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def process_name(pid: int) -> str:
-    """Return a name that no other process has, even after the next boot.
+    """Return a name for the process with this pid that no other has, even after the next boot.
 
     Empty if the process does not exist, has ended, or the system does not show it.
     """

@@ -48,8 +48,8 @@ async def run_in_thread(call: Callable[[], T], name: str) -> T:
 class CallThread:
     """A daemon thread that runs blocking calls for a loop, one after the other.
 
-    It does not delay the exit of the process. For the thread of one loop. Starts with the first
-    call, ends with `close`.
+    It does not delay the exit of the process. Its methods are for the thread of one loop only. It
+    starts with the first call, and ends with `close`.
     """
 
     def __init__(self, name: str) -> None:
@@ -62,7 +62,10 @@ class CallThread:
         """Whether no more calls are accepted."""
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run the call after earlier ones. Raises RuntimeError when closed."""
+        """Run the call after earlier ones, and return a future of its result.
+
+        Raises RuntimeError when closed, or when the system can't start the thread.
+        """
         if self.is_closed:
             raise RuntimeError(f"the thread {self._name} is closed")
         if not self._started:

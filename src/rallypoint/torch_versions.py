@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 VERSIONS = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-"""The versions that the table covers; older features have the first one."""
+"""The torch versions that the table covers; a feature that is older has the first one."""
 COMPARED = "2.13"
 """The version whose torchrun the tests compare with by default."""
 
@@ -35,7 +35,7 @@ class Known(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """The effect in Rallypoint, for a line on a console."""
+        """The text of `here`, for a line on a console."""
         return self.here.replace("`", "")
 
 

@@ -34,27 +34,33 @@ if TYPE_CHECKING:
 
 
 class AgentLinks(NamedTuple):
-    """The dispatcher, the store and the callbacks with which an agent acts on its node."""
+    """The dispatcher, the round store and the callbacks by which an agent acts on its node."""
 
     dispatcher: EventDispatcher
     store: StoreAccess
     hurry: Callable[[], None]
-    """Called when waits have to end, even after the end."""
+    """Called on a second signal, or on one after the end: every wait of this agent has to end."""
     fence: Callable[[bool], None]
-    """Called at each step: whether what runs here must end with the lease."""
+    """Called at each step with whether this node's workers must be killed when its lease ends."""
     wait_ready: Callable[[], Awaitable[None]] | None
-    """Waits until workers can be started: no node starts any before all of them can."""
+    """Waits until this node can start workers; only then it enrols with rank 0's round store, so
+    that no node starts workers before all can. None: this node always can."""
     try_to_start: Callable[[m.Prove, str], Awaitable[e.Tried]] | None = None
-    """Tries to start workers; gets the id of this node, and never raises. None: this agent is not
-    asked."""
+    """Tries whether this node can start workers; gets the coordinator's order and this node's id,
+    and never raises. None: the coordinator never asks this agent to."""
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
-    """Returns the work to wait for shortly before this node leaves; None: none."""
+    """Returns a coroutine to await before this node leaves: it sends the workers' last output to
+    people who follow it. None: nobody does."""
     look_at_witness: Callable[[], object] | None = None
-    """Calls `witness_signalled` for each signal that has reached the witness."""
+    """Calls `witness_signalled` for each signal that has reached the witness, which is the guard
+    process. None: there is no witness."""
 
 
 class Agent:
-    """One node's part of a job. `finished` is set when it has ended."""
+    """The part of one node in a job: carries out what the node's state machine wants.
+
+    `finished` gets the node's end as its result, or the error that ended the node's part.
+    """
 
     def __init__(
         self,
@@ -92,11 +98,15 @@ class Agent:
         self._status = StatusReporter(config, links.dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
         self._is_replaceable = False
-        """Whether a coordinator of this job could be taken over from."""
+        """Whether another coordinator could take over from one to which this agent was attached."""
         self.finished: asyncio.Future[e.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
-        """Take part from now on, through a session that is about to be opened."""
+        """Set the session and the candidate by which this node takes part from now on.
+
+        The caller opens the session next. `candidate` is what the node brings to a round. `hosts`:
+        the job ends with this node, as its coordinator lives in this agent and can't be taken over.
+        """
         self._membership = _Membership(session, candidate, hosts)
 
     @property
@@ -106,33 +116,50 @@ class Agent:
 
     @property
     def stamp(self) -> Stamp | None:
-        """The stamp of that round."""
+        """The stamp of the last round of this node; None: it took part in none.
+
+        It has the incarnation of the job and the number of the round.
+        """
         return self._state.stamp
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this node has been told to go."""
+        """Whether this node has been told to leave the job."""
         return self._state.leaving
 
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
-        """Report the death of a helper process that the workers of that round need."""
+        """Handle the death of a helper process that the workers of this round need.
+
+        The coordinator is told, and running workers are stopped. Does nothing if the round is not
+        this node's last one. `others_need_it`: workers of other nodes need the process too, so that
+        its death counts even when the workers here have finished.
+        """
         if (stamp := self._state.stamp) is not None and stamp.round == round_number:
             self._step(m.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))
 
     def caught(self, number: int) -> None:
-        """Handle a signal to this agent."""
+        """Handle a signal that this agent got.
+
+        SIGINT cancels the job, others have this node leave; a second signal ends all waits.
+        """
         self._step(e.SignalCaught(number))
 
     def witness_signalled(self, number: int) -> None:
-        """Handle a signal to the witness."""
+        """Handle a signal to the guard process: it means that all processes here got it.
+
+        A scheduler sends its signals so.
+        """
         self._step(e.WitnessSignalled(number))
 
     def leave(self, why: str) -> None:
-        """Have this node leave, as a person or a notice of its end wants. May be called again."""
+        """Have this node leave the job, as a person wants or because its machine is about to end.
+
+        May be called again.
+        """
         self._step(e.LeaveWanted(why))
 
     def say(self, record: Record, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
-        """Report an event."""
+        """Report an event of this node to the observers, with its round; show the status anew."""
         stamp = self._state.stamp
         round_ = stamp.round if stamp else None
         self._links.dispatcher.event(event_now(record, self._node_id(), round_, fields))
@@ -289,7 +316,7 @@ class Agent:
             self._membership.session.report(report)
 
     def _tell_progress(self) -> None:
-        """Report the last progress, before the shared memory of the round ends with its workers."""
+        """Report the workers' last progress to the coordinator, before their memory is closed."""
         if self._membership is not None:
             self._membership.session.tell_progress()
 
@@ -316,7 +343,10 @@ class Agent:
             self._trying.cancel()
 
     async def close(self) -> None:
-        """End the processes that still run. Call after `finished`."""
+        """End a test of whether workers can start, kill the workers, and free reserved ports.
+
+        Call after `finished`.
+        """
         self._stop_trying()
         if self._trying is not None:
             await asyncio.wait((self._trying,))
@@ -335,7 +365,7 @@ class Agent:
             workers.kill()
 
     def source_failed(self, error: RallypointError) -> None:
-        """Note that the prepared process, from which workers are forked, can't be started."""
+        """End this node's part with this error: it has no process to fork workers from."""
         self._step(e.SourceFailed(error))
 
     def _finish(self, finish: e.Finish) -> None:
@@ -367,9 +397,10 @@ class Agent:
 
 
 class _Membership(NamedTuple):
-    """The session and place by which the agent takes part."""
+    """The session by which the agent takes part, and what its node brings to a round."""
 
     session: AgentSession
     candidate: Candidate
     hosts: bool
-    """Whether the coordinator lives in this agent."""
+    """Whether the coordinator lives in this agent and can't be taken over: the job ends with this
+    node."""

@@ -30,7 +30,8 @@ DUMP_S = 2.0
 """How long workers may take to write their stacks, in seconds."""
 ANSWERS_MAX = 64
 WAIT_S = 120.0
-"""The time in seconds after which an answer is dropped of which no piece was wanted."""
+"""How long an answer waits until its next piece is wanted, in seconds; then it is dropped. Answers
+to people who follow the output wait for ever."""
 
 LOOK_S = 0.25
 """The interval in seconds of looking for new output while a person follows it."""
@@ -41,7 +42,10 @@ AnswerPiece = tuple[int, tuple[WorkerAnswer, ...]]
 
 
 class NodeAnswers:
-    """The answers of one agent. For the thread of the loop."""
+    """The answers of one agent to questions about its workers, which the coordinator passes on.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self,
@@ -50,9 +54,9 @@ class NodeAnswers:
         send: Callable[[m.Collected], None],
         faults: Faults,
     ) -> None:
-        """Make the answers of one agent.
+        """Make the object; no question was asked yet.
 
-        `outputs` are those of the workers, if they are processes of this agent.
+        `outputs` are the outputs of the workers; None: the workers are no processes of this agent.
         """
         self._workers, self._outputs, self._send, self._faults = workers, outputs, send, faults
         self._closing = asyncio.Event()
@@ -61,7 +65,10 @@ class NodeAnswers:
         self._dumping = asyncio.Lock()
 
     def asked(self, message: m.Collecting) -> None:
-        """Handle the coordinator's question, or its wish for a piece or for nothing more."""
+        """Handle a question, the wish for the next piece of its answer, or its withdrawal.
+
+        A question is ignored while too many others (`ANSWERS_MAX`) are being answered.
+        """
         match message:
             case m.Collect(number):
                 self._forget(number)
@@ -78,17 +85,17 @@ class NodeAnswers:
 
     @property
     def is_followed(self) -> bool:
-        """Whether a person follows the output of workers."""
+        """Whether a question is being answered, such as one of a person who follows the output."""
         return bool(self._answers)
 
     async def finish(self) -> None:
-        """Send followers the last output of the workers, and wait until it is taken."""
+        """Send the last output to people who follow it, and wait until all answers are complete."""
         self._closing.set()
         if self._answers:
             await asyncio.wait(self._answers.values())
 
     def close(self) -> None:
-        """Stop answering."""
+        """Drop all answers that are under way."""
         for number in list(self._answers):
             self._forget(number)
 
@@ -168,7 +175,7 @@ class NodeAnswers:
         return OutputReader(self._outputs, number, ranks, start, unfinished=unfinished)
 
     async def _stacks(self, newest: RunningRound, ranks: Sequence[RankRange]) -> dict[int, str]:
-        """Return the stacks by local rank."""
+        """Return the stacks of the workers, or a sentence why there are none, by local rank."""
         shm, exits = newest.workers.shm, newest.exits
         meant = _meant(newest, ranks)
         if self._workers.current is not newest.workers:
@@ -184,7 +191,10 @@ class NodeAnswers:
 
 
 def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
-    """Return the local ranks of the workers in these ranges; without ranges, of all."""
+    """Return the local ranks of the workers in these ranges of global ranks.
+
+    Without ranges, return those of all workers.
+    """
     base = running.assignment.base_rank
     return [
         local_rank
@@ -196,7 +206,7 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
 def _unread(
     reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
 ) -> tuple[WorkerAnswer, ...]:
-    """Return answers for streams that can't be read here, as many as fit into a piece."""
+    """Return answers that a stream's output can't be read, as many as fit into a piece."""
     if reader is None:
         both = [(rank, stream) for rank in _meant(running, ranks) for stream in (1, 2)]
     else:
@@ -206,7 +216,7 @@ def _unread(
 
 
 def _cut(lines: Sequence[OutputLines]) -> list[tuple[WorkerAnswer, ...]]:
-    """Cut the lines into pieces."""
+    """Divide lines of output into pieces, each small enough for a message."""
     pieces: list[list[WorkerAnswer]] = []
     size = 0
     for one in lines:

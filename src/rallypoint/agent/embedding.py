@@ -40,9 +40,9 @@ class Embedding:
         self._tell: Callable[[int], None] | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop, caught: Callable[[int], None]) -> None:
-        """Attach the agent that runs in this loop.
+        """Pass signals to the agent that runs in this loop, from now on.
 
-        `caught` is called there for every signal.
+        `caught` is called in the loop with the number of each one, also of those that came before.
         """
 
         def tell(number: int) -> None:
@@ -55,15 +55,15 @@ class Embedding:
             tell(number)
 
     def detach(self) -> None:
-        """Note that the agent has ended."""
+        """Note that the agent has ended, and gets no more signals."""
         with self._lock:
             self._tell = None
 
     def signal(self, number: int) -> None:
         """Act as if the agent had got this signal.
 
-        SIGINT cancels the job; with other signals this node leaves. A second signal does not wait
-        for the workers. May be called from any thread; does not block.
+        SIGINT cancels the job; with other signals this node leaves. A second signal kills the
+        workers. May be called from any thread; does not block.
         """
         with self._lock:
             if self._tell is None:
@@ -73,15 +73,16 @@ class Embedding:
 
 
 def gets_signals() -> bool:
-    """Return whether an agent in this thread may handle signals."""
+    """Return whether an agent in this thread may handle signals: only the main thread's may."""
     return threading.current_thread() is threading.main_thread()
 
 
 def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
     """Return the result of `body`, which runs an agent to its end. Blocks.
 
-    Where a loop runs already (a notebook) the agent gets its own thread. Then a KeyboardInterrupt
-    here cancels the job, and this waits until the agent has stopped its workers.
+    Raises what `body` raises. Where a loop runs already (a notebook) the agent gets its own thread.
+    Then a KeyboardInterrupt here cancels the job, and this waits until the agent has stopped its
+    workers.
     """
     if not _loop_runs_here():
         if not gets_signals():

@@ -24,12 +24,12 @@ ROCR_DEVICES = "ROCR_VISIBLE_DEVICES"
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
-"""The names of variables, as in torch's modules."""
+"""The variable with the port of health checks. This constant has the name that it has in torch."""
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _PROGRESS_VARIABLES = ("KUBEFLOW_TRAINER_SERVER", "KUBEFLOW_TRAINER_STATUS")
-"""The beginnings of the variables of release 2.2, and of the proposal before it: with _URL,
-_CA_CERT and _TOKEN (files)."""
+"""The beginnings of the names of Kubeflow Trainer's variables: of its release 2.2, and of the
+proposal before it. They end with _URL, and with _CA_CERT and _TOKEN (the paths of files)."""
 
 
 class WorkerContext(Struct, frozen=True):
@@ -37,7 +37,7 @@ class WorkerContext(Struct, frozen=True):
 
     local_rank: int
     error_file: str
-    """The file for the worker's exception; empty: none."""
+    """The path of the file for the worker's exception; empty: none."""
     stamp: Stamp
     assignment: Assignment
     config: AgentConfig
@@ -59,7 +59,11 @@ class WorkerContext(Struct, frozen=True):
 
 
 def common_environ(workers: WorkerConfig, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment that all workers of a node have, besides their places."""
+    """Return the part of a worker's environment that is the same for all workers of a node.
+
+    It is `base` (the agent's own) with defaults for unset variables of torch, Python and OpenMP. It
+    lacks the token, and a scheduler's variables of its task but for `WorkerConfig.keep_env`.
+    """
     environ = inherited(without_token(base), workers.keep_env)
     if workers.unbuffered:
         environ.setdefault("PYTHONUNBUFFERED", "1")
@@ -74,14 +78,14 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
     """Return the whole environment of one worker: `base` (the agent's own), overlaid.
 
     TORCHELASTIC_USE_AGENT_STORE is `True` because a store listens at MASTER_ADDR:MASTER_PORT before
-    any worker starts, so that every worker is a client of it, rank 0 too. The token is taken out:
-    a worker runs the user's code, and its environment ends up in logs. So is what a scheduler says
-    of its task, which is the agent (`core/task_variables.py`). PYTHONFAULTHANDLER, which
-    torchrun does not set, has Python write its stack to stderr at a fatal signal; an empty value in
-    `base` turns that off.
+    any worker starts, so that every worker is a client of it, rank 0 too. The token is taken out: a
+    worker runs the user's code, and its environment ends up in logs. Variables by which a scheduler
+    describes its task are taken out too, as the task is the agent (`core/task_variables.py`).
+    PYTHONFAULTHANDLER, which torchrun does not set, has Python write its stack to stderr at a fatal
+    signal; an empty value in `base` turns that off.
 
-    Raises UsageError where each worker should see one device and there is none for this one, and
-    as `style_environ`.
+    Raises UsageError where each worker should see one device and there is none for this one, and as
+    `style_environ`.
     """
     place, workers, local_rank = context.assignment, context.config.workers, context.local_rank
     rendezvous = context.config.rendezvous
@@ -132,13 +136,15 @@ _EXPORTED: Mapping[str, Callable[[str], dict[str, str]]] = {
     # MLFLOW_RUN_ID can't name a run that does not exist yet: see integrations/mlflow.py.
     "mlflow": lambda run_id: {MLFLOW_RUN_VARIABLE: run_id},
 }
-"""The variables that name the run, by experiment tracker. Variables that are set already stay."""
+"""The functions that return the variables with a run id, by experiment tracker. Variables that are
+set already stay."""
 
 
 def tracked_run_id(run_id: str) -> str:
     """Return the run id in a form that every experiment tracker accepts.
 
-    It has at most 64 letters, digits, `_` and `-`. Different run ids get different results.
+    It has at most 64 letters, digits, `_` and `-`. One that was changed ends with a hash, so that
+    different run ids stay different.
     """
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in run_id)
     if plain == run_id and len(plain) <= 64:
@@ -154,7 +160,7 @@ def without_token(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def visible_devices(base: Mapping[str, str] | None = None) -> str | None:
-    """Return the list of devices that this agent was given; None: all."""
+    """Return the value of CUDA_VISIBLE_DEVICES for this agent; None: it is not set."""
     return (os.environ if base is None else base).get(VISIBLE_DEVICES)
 
 
@@ -177,7 +183,7 @@ def own_device(environ: Mapping[str, str], local_rank: int, workers: int) -> dic
 
 
 def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
-    """Return the entries of a list of devices."""
+    """Return the entries of a list of devices. Raises UsageError if workers outnumber them."""
     devices = [entry.strip() for entry in (visible or "").split(",")]
     if visible is not None and len(devices) < workers:
         found = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
@@ -189,7 +195,10 @@ def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
 
 
 def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
-    """Return the path of torch's pipe for timers, "" for any path; None: no pipe is wanted."""
+    """Return the path of torch's pipe for timers; empty: any path will do.
+
+    None: no pipe is wanted.
+    """
     environ = os.environ if base is None else base
     if path := environ.get(TIMER_FILE_VARIABLE, ""):
         return path
@@ -204,8 +213,8 @@ def asked_for(variable: str) -> str:
 def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
     """Return the port of torch's variable for health checks; None: there is none.
 
-    The variable may be meant for an agent around this program, whose worker this program is. Raises
-    UsageError.
+    None also if this program is itself a worker of an agent: then the variable is meant for that
+    agent. Raises UsageError.
     """
     environ = os.environ if base is None else base
     text = environ.get(TORCHELASTIC_HEALTH_CHECK_PORT, "").strip()
@@ -218,22 +227,22 @@ def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
 
 
 class ProgressReceiver(Struct, frozen=True):
-    """The receiver of a TrainJob's progress in Kubeflow Trainer.
+    """The address in Kubeflow Trainer to which the progress of a TrainJob is posted.
 
-    A URL, and two paths, which may be empty.
+    A URL, and the paths of a CA certificate and of a token, which may be empty.
     """
 
     url: str
     ca_cert: str
     token_file: str
     origin: str
-    """The variable of the URL, and its text."""
+    """The name of the variable with the URL, and its value, as messages show them."""
 
 
 def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> ProgressReceiver | None:
-    """Return the receiver in Kubeflow Trainer's variables; None: there is none.
+    """Return the receiver that Kubeflow Trainer's variables name; None: there is none.
 
-    A worker that starts an agent does not pass it on.
+    None also if this program is itself a worker of an agent: then that agent posts the progress.
     """
     environ = os.environ if base is None else base
     if "RALLYPOINT_INCARNATION" in environ:

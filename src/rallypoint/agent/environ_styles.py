@@ -34,7 +34,7 @@ class StyledWorker(Struct, frozen=True):
 
 
 def style_environ(styles: Iterable[str], worker: StyledWorker) -> dict[str, str]:
-    """Return the variables of these styles.
+    """Return the variables that this worker gets for these styles of `--env-style`.
 
     Raises UsageError if there are too many workers for a variable.
     """
@@ -45,7 +45,7 @@ def style_environ(styles: Iterable[str], worker: StyledWorker) -> dict[str, str]
 
 
 def _mpi(worker: StyledWorker) -> dict[str, str]:
-    """Return Open MPI's documented variables."""
+    """Return the variables by which Open MPI's launcher describes this worker."""
     size, local_rank = str(worker.place.world_size), str(worker.local_rank)
     return {
         "OMPI_COMM_WORLD_SIZE": size,
@@ -72,10 +72,10 @@ def _jax(worker: StyledWorker) -> dict[str, str]:
 
 
 def _devices(worker: StyledWorker) -> str:
-    """Return the numbers of this process's devices.
+    """Return the numbers of the devices that JAX uses in this worker; empty: not known.
 
-    It is one for each worker, as in JAX under Open MPI; a worker that is alone on its node has all
-    devices.
+    Each worker has one device, as in JAX under Open MPI; a worker that is alone on its node has
+    all.
     """
     config = worker.config
     if config.virtual_local_rank:

@@ -33,13 +33,13 @@ _NOTE_MAX = 65536
 
 
 class AgentNote(Struct, frozen=True, array_like=True):
-    """One note of an agent: its job, its process, and its place in the newest world."""
+    """The note by which an agent leaves its job, its process, and its place in the newest world."""
 
     run_id: str
     where: str
     pid: int
     started_at: int
-    """The start time in clock ticks since the boot."""
+    """The start time of the process, in clock ticks since the boot."""
     place: DeadPlace
 
 
@@ -48,11 +48,11 @@ _decode_sessions = msgspec.msgpack.Decoder(tuple[int, ...] | None).decode
 
 
 def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
-    """Note that this process is an agent of the job, and has this place.
+    """Note in the directory that this process is an agent of the job, and has this place.
 
     Never raises.
 
-    Without the note other nodes wait for a lease.
+    Without the note, other nodes wait for a lease after this agent and its workers have died.
     """
     pid = os.getpid()
     try:
@@ -63,9 +63,10 @@ def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
 
 
 def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
-    """Note the sessions that this agent's workers lead; None: workers are about to be started.
+    """Note the ids of the sessions (see setsid) that this agent's workers lead.
 
-    Nothing is noted for an agent without a note of its place. Never raises.
+    `leaders` None: workers are about to be started. Nothing is noted for an agent without a note of
+    its place; that note is removed if this one can't be written. Never raises.
     """
     if not directory or not os.path.exists(os.path.join(directory, PLACE_NOTE)):
         return
@@ -78,9 +79,10 @@ def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
 
 
 def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...]:
-    """Return the dead places of this job's former agents, by their notes in these directories.
+    """Return the places of this job's former agents that are dead with their workers.
 
-    Blocks on the file system; never raises OSError.
+    They are found by the notes in these directories. Blocks on the file system; never raises
+    OSError.
     """
     found: dict[DeadPlace, None] = {}
     try:
@@ -98,9 +100,9 @@ def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...
 
 
 def _read(path: str, run_id: str, where: str) -> DeadPlace | None:
-    """Return the dead place of the agent that made this directory.
+    """Return the place of the agent that made this directory, if it is dead with its workers.
 
-    None if that agent may live, or belongs to another job.
+    None if it or one of its workers may live, or if it belongs to another job.
     """
     note = _decode(_content(path, PLACE_NOTE))
     if (note.run_id, note.where) != (run_id, where) or _lives(note):

@@ -34,7 +34,7 @@ thread."""
 
 
 class HangWatch:
-    """The hang watch of one round's running workers; `close` it when they have gone."""
+    """The watch of `--hang-timeout` over one round's workers; `close` it when they have gone."""
 
     def __init__(
         self, config: AgentConfig, actions: AgentActions, round_: RunningRound, files: StacksFiles
@@ -62,13 +62,20 @@ class HangWatch:
                 cancellable.cancel()
 
     def collect(self, message: m.CollectStacks) -> None:
-        """Report the progress and the stacks of the workers, within some seconds."""
+        """Have the workers' stacks and progress collected, and reported to the coordinator.
+
+        Returns at once. The stacks are written to a file of this node; the coordinator gets those
+        of the worker that is furthest behind. Does nothing while an earlier collection runs.
+        """
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.get_running_loop().create_task(self._collect(message))
             self._collecting.add_done_callback(raise_in_loop)
 
     def _all_progress(self) -> list[WorkerProgress]:
-        """Return the progress of the workers that have to make more."""
+        """Return the progress of the running workers that are watched for a hang.
+
+        Empty if it can't be read.
+        """
         shm = self._round.workers.shm
         try:
             reported = shm.progress_and_phases()
@@ -90,7 +97,7 @@ class HangWatch:
         return hang.Told(rank, progress.step, progress.age_s, progress.is_timed, *how)
 
     def _changed(self) -> None:
-        """Begin to look at intervals, when the shared memory shows a worker's first progress."""
+        """Begin to look for hangs at intervals, as a worker may have made its first progress."""
         if self._timer is None:
             self._arm()
 
@@ -106,7 +113,10 @@ class HangWatch:
             self._actions.report(m.HangSuspected(self._round.stamp, in_start))
 
     def _say_if_unseen(self) -> None:
-        """Report that no hang can be seen, on rank 0's node: in many jobs no other one reports."""
+        """Tell the user, on rank 0's node, if no hang can be seen as no worker reports steps.
+
+        In many jobs no worker of another node reports steps.
+        """
         place, exits = self._round.assignment, self._round.exits
         told = any(worker.has_step for worker in self._all_progress())
         if not place.group_rank and not exits and not told:
@@ -159,7 +169,7 @@ class StacksFiles:
         self._has_said_unseen = False
 
     def say_unseen(self, timeout_s: float, nodes: int) -> None:
-        """Report once that no hang can be seen."""
+        """Tell the user once that no hang can be seen yet, as no worker has reported a step."""
         if not self._has_said_unseen:
             who = f"no worker{' of this node' if nodes > 1 else ''} has reported a step"
             can = f"call rallypoint.worker.progress(step), or give {named.progress_pattern}"
@@ -173,7 +183,7 @@ class StacksFiles:
     def keep(
         self, assignment: Assignment, stacks: Mapping[int, str], workers: list[WorkerProgress]
     ) -> str:
-        """Write the text to a file, and return its path.
+        """Write the workers' stacks to the file of their round, tell the user, and return its path.
 
         Empty if there are to be no files, or the file can't be written, which is not an error.
         """

@@ -34,16 +34,16 @@ CONSOLE_S = 10.0
 """How long the console may take for the last lines, in seconds, if the shutdown timeout allows
 it."""
 CONSOLE_LEAST_S = 1.0
-"""The least time that the console gets, in seconds."""
+"""The least time that the console gets for the last lines, in seconds."""
 MOMENT_S = 0.2
-"""The time in seconds that a hurried end still gives to what works."""
+"""How long `wait_unless` still waits when `hurried` is set, in seconds."""
 RELAY_LIFE_S = 1.0
-"""The least lifetime in seconds of a relay that is replaced when it dies; a shorter one would
-repeat for ever."""
+"""How long a restarted relay must live, in seconds, to be replaced when it dies: restarts must not
+go on for ever."""
 
 
 class HelperEvents(NamedTuple):
-    """The reports of the helper processes to their agent, in the loop."""
+    """The callbacks of an agent for what its helper processes report; called in the loop."""
 
     guard_replaced: Callable[[Guard], None]
     relay_replaced: Callable[[int, bool], None]
@@ -62,18 +62,21 @@ class HelperEvents(NamedTuple):
 
 
 class HelperProcesses:
-    """The guard and the relay. Ended by `stop`, which leaves none of them behind."""
+    """The guard and the relay of an agent, and the source of its workers.
+
+    Ended by `stop` or `kill`, which leave none of them behind.
+    """
 
     def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
         """Fork the helper processes; to be made before the loop runs.
 
         The guard removes `temporary_dirs` in the end, also when the agent is killed. `source` is
-        started and closed with them. `part_of` is added to all titles but the guard's. Raises
-        InfrastructureError when the system can't start a process.
+        started and closed with them. `part_of` ends all titles of processes but the guard's. Raises
+        InfrastructureError when the system can't start a process, and UsageError as `source.start`.
         """
         self.source, self._part_of = source, part_of
         self.hurried = asyncio.Event()
-        """Whether `stop` does not wait for the console."""
+        """Set to have `stop` not wait for the console."""
         self._events: HelperEvents | None = None
         self._relay_started_at = -inf
         self._temporary_dirs = tuple(temporary_dirs)
@@ -99,7 +102,10 @@ class HelperProcesses:
         return is_ours or self.source.owns(pid)
 
     def hold(self, until_s: float) -> None:
-        """Set the end of the lease in the present and in later guards; see `Guard.hold`."""
+        """Tell the guard, and later ones, when the lease ends and they have to kill the workers.
+
+        `until_s` is in seconds on CLOCK_BOOTTIME; 0: never. See `Guard.hold`.
+        """
         self.guard.hold(until_s)
 
     def leave_notice(self, notice: bytes) -> None:
@@ -111,7 +117,7 @@ class HelperProcesses:
         self._page.leave_notice(notice)
 
     def watch(self, events: HelperEvents) -> None:
-        """Report dead helpers to the agent from now on, and replace a guard that was killed.
+        """Call the functions of `events` from now on, and replace a guard that was killed.
 
         Without a guard, a killed agent leaves workers behind.
         """
@@ -119,12 +125,12 @@ class HelperProcesses:
         asyncio.get_running_loop().add_reader(self.guard.fileno(), self._guard_tells)
 
     def unwatch(self) -> None:
-        """Stop watching. May be called again, and without a watch."""
+        """Stop watching the guard. May be called again, and without a watch."""
         if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
             asyncio.get_running_loop().remove_reader(self.guard.fileno())
 
     def take_signals(self) -> bool:
-        """Report each signal that has reached the guard at once.
+        """Read the signals that have reached the guard by now, and report each to the agent.
 
         Return False if the guard has died.
         """
@@ -140,10 +146,10 @@ class HelperProcesses:
             self._replace_guard()
 
     async def stop(self, limit_s: float) -> None:
-        """Flush the relay, then end both helpers.
+        """Close the source of workers, flush the relay, then end both helpers.
 
-        A console that does not accept output delays this for `limit_s` at most, or until `hurried`
-        is set.
+        A console that does not accept output delays this for `limit_s` at most (but a second at
+        least), or until `hurried` is set.
         """
         self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)
@@ -151,7 +157,7 @@ class HelperProcesses:
         self.guard.stop()
 
     def kill(self) -> None:
-        """Kill the helpers at once, where no loop can run."""
+        """Close the source of workers, kill the relay and end the guard, where no loop can run."""
         self.source.close()
         self.relay.kill()
         self.guard.stop()
@@ -218,7 +224,7 @@ def _who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] |
 
 
 class NodeLease:
-    """The lease of this node's place, for its guard and workers.
+    """The end of this node's lease in the job, as its guard and its workers are told.
 
     For the thread of the loop.
 
@@ -237,14 +243,14 @@ class NodeLease:
         tell(self._until)
 
     def renewed(self, until: float) -> None:
-        """Note that the coordinator has renewed the lease until this time."""
+        """Note a renewal of the lease until this time; tell the guard and the workers."""
         self._until = until
         if self._tell_workers is not None:
             self._tell_workers(until)
         self.fence(self._is_fenced)
 
     def fence(self, is_fenced: bool) -> None:
-        """Set whether the workers have to end with the lease."""
+        """Set whether the guard must kill the workers at the end of the lease, and tell it."""
         self._is_fenced = is_fenced
         self._tell_guard(self._until if is_fenced else 0.0)
 
@@ -252,9 +258,9 @@ class NodeLease:
 async def wait_unless(
     hurried: asyncio.Event, waiting: Coroutine[Any, Any, object], limit_s: float
 ) -> None:
-    """Wait for a task for at most `limit_s`, or only a moment once `hurried` is set.
+    """Wait for a coroutine for at most `limit_s`, or only a moment once `hurried` is set.
 
-    Then it is cancelled. Raises what the task raises.
+    It runs as a task, which is cancelled after that. Raises what the task raises.
     """
     task = asyncio.ensure_future(waiting)
     hurry = asyncio.ensure_future(hurried.wait())

@@ -39,15 +39,17 @@ DIAL_TIMEOUT_S = 2.0
 """The time limit in seconds for connecting to a leader, whose machine may be gone: the search for
 the next one must fit into the lease."""
 FIRST_CLAIM_S = 0.002
-"""The delay of a first claim in seconds, for each node of the job."""
+"""The longest delay of a new node's first claim to lead, in seconds for each node that the job may
+have."""
 FIRST_CLAIM_MAX_S = 2.0
 UNANSWERED_S = 2.0
-"""The time in seconds after which a slow register is reported."""
+"""The time in seconds after which the user is told that the place of the records does not
+answer."""
 RETRY_S = 1.0
-"""The interval in seconds of looking at a place that can't be used yet."""
+"""The interval in seconds of trying again a place of records that can't be used yet."""
 ALONE_S = 8.0
-"""The time in seconds after which a leader without other nodes says so: the others may have begun
-the job in another place."""
+"""The time in seconds after which a leader without other nodes tells the user: the others may have
+begun the job in another place."""
 
 
 class Hosts(NamedTuple):
@@ -55,11 +57,12 @@ class Hosts(NamedTuple):
 
     host: Callable[[Sequence[socket], LookupToken | None], Coordinator]
     reconnect: Callable[[str], None]
-    """Drops the connection to another coordinator, if there is one."""
+    """Drops the connection to another coordinator, if there is one, so that this node connects to
+    its own; gets the reason."""
 
 
 class LeadingNode:
-    """The node of an agent as a `leader_search.Seeker`."""
+    """The node of an agent in a job that any node may lead, for `leader_search.LeaderSearch`."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class LeadingNode:
         hosts: Hosts,
         look: str = "",
     ) -> None:
-        """`look`: the command that shows this job; empty: there is none."""
+        """Make the node. `look` is the command that shows this job; empty: there is none."""
         self._look = look
         self._agent, self._end, self._hosts = agent, end, hosts
         self._rendezvous, self._secret = rendezvous, secret
@@ -82,7 +85,7 @@ class LeadingNode:
 
     @property
     def first_claim_delay_s(self) -> float:
-        """The delay of a new node's claim, so that thousands do not claim at once."""
+        """The random delay in seconds of a new node's claim to lead: not all claim at once."""
         return self._spread * min(FIRST_CLAIM_S * self._rendezvous.max_nodes, FIRST_CLAIM_MAX_S)
 
     @property
@@ -142,7 +145,7 @@ class LeadingNode:
             self._alone = loop.call_later(ALONE_S, self._tell_alone, coordinator)
 
     def _tell_alone(self, coordinator: Coordinator) -> None:
-        """Tell the user if this node seems to be alone in the directory.
+        """Tell the user if no other node has joined this leader, and this node has no place either.
 
         A directory that each node has for itself looks like one in which no other node has come
         yet: the job would time out, or run several times.
@@ -160,7 +163,7 @@ class LeadingNode:
         )
 
     def _sweep(self) -> None:
-        """Remove the registers of jobs that have ended.
+        """Start a thread, once, that removes the records of jobs that have ended.
 
         One node of each job does so, in the background, because a place may be large or slow.
         """
@@ -175,16 +178,16 @@ class LeadingNode:
         self._agent.say(kinds.NOTICE(text))
 
     def leads_no_more(self) -> None:
-        """Note that this node no longer leads.
-
-        Its connection to its own coordinator is closed too.
-        """
+        """Note that this node no longer leads, so that it does not report that it is alone."""
         if self._alone is not None:
             self._alone.cancel()
 
 
 def secret_of(run_id: str, access: AccessConfig) -> bytes | None:
-    """Return the secret of this job; None: none is needed. Raises AccessError."""
+    """Return the secret of this job; None: none is needed, with `--insecure`. Raises AccessError.
+
+    The user's token file is made if there is no token yet.
+    """
     if access.insecure:
         return None
     token = find_token(access.token_file, access.token_text, user_home(), create=True)
@@ -198,10 +201,11 @@ async def register_of(
     say: Callable[[Record], None],
     on_wait: Callable[[str], None],
 ) -> Register:
-    """Return the register of this node's job, once its place can be used.
+    """Return the register of this node's job, once the place of its records can be used.
 
     `say` is called with remarks, `on_wait` if the place does not answer. Raises UsageError or
-    InfrastructureError if the register can't be kept there, and RendezvousTimeoutError.
+    InfrastructureError if the register can't be kept there, and RendezvousTimeoutError when the
+    join timeout is over.
     """
     engine, chosen = make_for(rendezvous), rendezvous.register
     assert chosen is not None
@@ -235,7 +239,10 @@ async def register_of(
 
 
 def short_lease(hold_s: float, lease_s: float) -> str:
-    """Return the warning about a lease that ends before another node can lead; else empty."""
+    """Return the warning that the lease ends before another node can lead.
+
+    The caller checks that this is so; `hold_s` is how long a leader may lead after its last write.
+    """
     late_s = ceil(takeover_s(hold_s))
     return (
         f"{named.lease} {lease_s:g}: if the machine of the leading node vanishes, another node "

@@ -57,22 +57,22 @@ if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their worke
     Host = Connected | LeaderSearch | HandlerSession
 
 LAST_REPORTS_S = 2.0
-"""How long the last reports may take to be acknowledged."""
+"""How long the coordinator may take to acknowledge this node's last reports, in seconds."""
 LAST_WORDS_S = 1.0
 """How long this node stays for people who follow its workers' output, in seconds."""
 NOTICES_S = 0.5
 """How long the notices on options wait, in seconds, for the line with the command to look at the
 job."""
 UNNAMED_WAIT_S = 2.0
-"""The length of a wait for other nodes, in seconds, after which a host names them."""
+"""The length of a wait for other nodes to leave, in seconds, after which a host names them."""
 
 
 class AgentSetup(NamedTuple):
-    """The whole setup of an agent."""
+    """The configuration and the parts with which an agent is made."""
 
     config: AgentConfig
     signals: tuple[int, ...]
-    """The signals that end the agent."""
+    """The signals that the agent handles: each ends its part in the job."""
     telemetry: Telemetry
     selector: WakeSelector
     helpers: HelperProcesses | None = None
@@ -80,11 +80,11 @@ class AgentSetup(NamedTuple):
     embedding: Embedding | None = None
     """The program around the agent; None: this process is the agent's own."""
     scratch: str = ""
-    """The agent's own directory; empty: there is none."""
+    """The path of the agent's own temporary directory; empty: there is none."""
     outputs: WorkerOutputs | None = None
-    """The outputs of the workers, if they are processes of this agent."""
+    """The outputs of the workers; None: the workers are no processes of this agent."""
     dead: tuple[DeadPlace, ...] = ()
-    """The dead places of former agents on this machine."""
+    """The places of the job's former agents on this machine that are dead with their workers."""
 
 
 class Joined(NamedTuple):
@@ -99,11 +99,12 @@ class Joined(NamedTuple):
     open: Callable[[], None]
     """Opens the session, once the agent has it."""
     hosts: bool = False
-    """Whether the job ends with this node."""
+    """Whether this agent hosts a coordinator that no other node can take over: the job ends with
+    it."""
 
 
 class Membership:
-    """The part of an agent in its job.
+    """The part of an agent that finds the coordinator or hosts it, and leaves the job at the end.
 
     For the thread of the loop.
 
@@ -120,20 +121,20 @@ class Membership:
         self._joined: Joined | None = None
         self._beginning = AsyncExitStack()
         self._hurried = asyncio.Event()
-        """Ends every wait of `close` when it is set."""
+        """The event that ends every wait of `close` when it is set."""
         self._others_stop_s = setup.config.stop.shutdown_grace_s
         self._progress: ProgressReport | None = None
         """The progress reports of the agent, for each of its coordinators in turn."""
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
-        """The notices that were not shown yet."""
+        """The notices of the configuration that were not shown yet."""
         rendezvous, access = setup.config.rendezvous, setup.config.access
         tell_guard = None if setup.helpers is None else setup.helpers.leave_notice
         self._notes = Notices(rendezvous, access, tell_guard, setup.scratch)
 
     def _say_notices(self) -> None:
-        """Show the notices, once."""
+        """Show the notices of the configuration, once."""
         notices, self._notices = self._notices, ()
         for notice in notices:
             self._agent.say(kinds.NOTICE(notice))
@@ -174,7 +175,7 @@ class Membership:
     async def _join(
         self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None
     ) -> Joined:
-        """Take part through this connection to a coordinator.
+        """Make the session on this connection to a coordinator; it is not opened yet.
 
         `search` is given where any node may lead.
         """
@@ -193,7 +194,11 @@ class Membership:
         return Joined(session, candidate, start, hosts=found.coordinator is not None)
 
     def _follow(self, session: CoordinatorSession, host: Host) -> None:
-        """Maintain this session, and show what its coordinator knows if it lives here."""
+        """Connect this session with the clock, the observers and the kept files of the agent.
+
+        The lease is checked at each wake-up of the loop. The account of the job's time is shown if
+        the coordinator lives here.
+        """
         telemetry = self._setup.telemetry
         self._setup.selector.watch(session.check_fence)
         telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
@@ -219,7 +224,10 @@ class Membership:
             self._agent.say(kinds.NOTICE(told))
 
     def last_words(self) -> Coroutine[None, None, None] | None:
-        """Return the sending of workers' last output to followers; None: there are none."""
+        """Return a coroutine that sends the workers' last output to people who follow it.
+
+        None: nobody does. It takes `LAST_WORDS_S` at most.
+        """
         if self._answers is None or not self._answers.is_followed:
             return None
         return self._wait(self._answers.finish(), LAST_WORDS_S)
@@ -284,7 +292,7 @@ class Membership:
         return host
 
     async def _candidate(self, found: Connected) -> Candidate:
-        """Make the listening socket of the round store; return all that this node brings."""
+        """Make the round store's listening socket; return all that this node brings to a round."""
         rendezvous, endpoint = self._config.rendezvous, None
         if rendezvous.static:
             endpoint = rendezvous.endpoint
@@ -470,7 +478,7 @@ def _goodput(host: Host) -> GoodputView | None:
 
 
 def part_of_job(rendezvous: RendezvousConfig) -> str:
-    """Return the end of the titles of this agent's helpers; see `core.text`."""
+    """Return the end of the titles of this agent's helpers, such as ` of job digits (node n1)`."""
     return part_of(rendezvous.run_id, _given_id(rendezvous))
 
 

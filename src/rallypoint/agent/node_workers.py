@@ -19,13 +19,13 @@ from rallypoint.process.guard import Guard
 
 
 class AgentActions(NamedTuple):
-    """The functions that the parts of an agent call."""
+    """The functions of an agent that its parts call."""
 
     step: Callable[[NodeEvent], None]
     report: Callable[[Report], None]
     """Sends a report to the coordinator."""
     say: Callable[..., None]
-    """Called with a record, and fields."""
+    """Reports an event of this node: called with a record, and further fields."""
 
 
 class WorkerRound(Struct, frozen=True):
@@ -35,23 +35,25 @@ class WorkerRound(Struct, frozen=True):
     assignment: Assignment
     on_started: Callable[[], None]
     on_not_started: Callable[[RallypointError], None]
-    """Called if workers could not be started after `start`; then none runs, and no other callback
-    follows."""
+    """Called if workers could not be started after `start` had returned; then none runs, and no
+    other callback follows."""
     on_exits: Callable[[tuple[WorkerExit, ...]], None]
     on_gone: Callable[[tuple[int, ...], tuple[WorkerExit, ...]], None]
-    """Called with the pids that did not die, and the failures with all their details."""
+    """Called at the end of the round, with the pids of processes that did not die, and the failures
+    with all their details."""
     on_details: Callable[[tuple[WorkerExit, ...]], None] | None = None
-    """Called with the details of failures while other workers still run, if they are wanted."""
+    """Called with the details of failures while other workers still run; None: they are not
+    wanted."""
 
 
 class NodeWorkers(Protocol):
-    """The workers of a node.
+    """The workers of one round on a node.
 
     For the thread of the loop.
 
     Call `start` once, then `signal` or `kill`; then `on_gone` is called once, and once more for
     each further `kill` while it names processes that did not die. Only `start` blocks, for
-    milliseconds.
+    milliseconds, and `results`.
     """
 
     @property
@@ -62,8 +64,9 @@ class NodeWorkers(Protocol):
         """
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
-        """Start all; `context(local_rank, error_file)` says what each gets.
+        """Start all workers of the round.
 
+        `context(local_rank, error_file)` returns the place and the settings that a worker gets.
         They may be started later, and not at all if they are ended before.
 
         Raises UsageError or InfrastructureError; then none runs.
@@ -80,7 +83,7 @@ class NodeWorkers(Protocol):
         """Return whether only this object may reap the process."""
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the former one."""
+        """Use this guard, which replaces a killed one, to kill workers if the agent dies."""
 
     def notice(self) -> None:
         """Call `on_exits` now for unreported exits, if they can be known.
@@ -89,19 +92,19 @@ class NodeWorkers(Protocol):
         """
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Ask all to end; then wait until nothing is left.
+        """Send this signal to all, so that they end; `on_gone` is called when nothing is left.
 
         `received`: the signal has reached these processes already, so they do not get it again.
         """
 
     def kill(self) -> None:
-        """End all; then wait until nothing is left, but not for ever."""
+        """Kill all; `on_gone` is called when nothing is left, or after a time limit."""
 
     async def abandon(self) -> None:
-        """End all, as the last act of an agent: nothing is called for it. May raise OSError."""
+        """Kill all, as the last act of an agent; no callback follows. May raise OSError."""
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """Return the exits with the details that are known at once.
+        """Return these exits of failed workers, with the details that are known at once.
 
         The rest comes with `on_gone`.
         """
@@ -109,7 +112,7 @@ class NodeWorkers(Protocol):
     def results(self) -> dict[int, object]:
         """Return the results of the workers, by local rank, once all have succeeded.
 
-        At most once, when the agent has left the job: large results take their time.
+        Call it once at most, when the agent has left the job: it blocks while it unpickles them.
         """
 
 
@@ -117,7 +120,7 @@ MakeWorkers = Callable[[WorkerRound], NodeWorkers]
 
 
 class RunningRound(NamedTuple):
-    """The running workers of a round."""
+    """A round whose workers were started on this node."""
 
     stamp: Stamp
     assignment: Assignment

@@ -23,7 +23,10 @@ from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 
 class Notices:
-    """The notes of an agent. For the thread of the loop."""
+    """The notes of an agent for its guard, its user's commands, and the next agent of its machine.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class Notices:
         """Makes the notice for the guard; it changes with the place of this node."""
 
     def connected(self, token: bytes | None, peer: Address) -> None:
-        """Write the note by which commands of this user on this node find the job.
+        """Write the note by which commands of this user on this machine find the job.
 
         `peer` is the address of its coordinator.
         """
@@ -61,10 +64,11 @@ class Notices:
     def attaching(
         self, token: bytes | None, end: AgentEnd, led: Epoch | None, peer: Address, generation: int
     ) -> bytes:
-        """Leave the guard a death notice, and return the commitment to its secret.
+        """Leave the guard a notice of this agent's death; return the commitment to its secret.
 
-        The secret is that of this connection. `led` is the epoch by which this node leads; None: it
-        does not.
+        The guard would send the notice to `peer`, the coordinator, and the secret is new for each
+        connection. If this node leads, by the epoch `led`, the guard would release the job's
+        register instead, and the result is empty. It is empty without a guard too.
         """
         run_id, life = self._rendezvous.run_id, end.identity.incarnation
         register = self._rendezvous.register
@@ -103,10 +107,7 @@ class Notices:
             note_place(self._scratch, self._rendezvous.run_id, place)
 
     def over(self) -> None:
-        """Withdraw the notes that the guard holds.
-
-        The node has left the job, so the guard has no loss to report.
-        """
+        """Withdraw the guard's notice: the node has left the job, so there is no loss to report."""
         self._notice = None
         if self._tell_guard is not None:
             self._tell_guard(b"")

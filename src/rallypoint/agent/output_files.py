@@ -29,21 +29,21 @@ from rallypoint.process.relay.messages import NothingMatched, PatternOff, Patter
 from rallypoint.process.scratch import Scratch, remove_at_exit
 
 LINE_CHARACTERS = 200
-"""The longest part of a worker's line within a line of Rallypoint's."""
+"""The most characters of a worker's line, or of a pattern, that a message quotes."""
 
 
 class OutputFiles:
-    """The decision on files, and the temporary directory.
+    """The object that chooses the workers' log files, and their temporary directory.
 
-    There is one if a person asked for files but named no directory: it is kept unless `succeeded`
-    is set at the end.
+    The directory is kept if a person asked for files but named no directory, unless `succeeded` is
+    set at the end.
     """
 
     def __init__(self, specs: LogsSpecs) -> None:
         self.specs = specs
         self.succeeded = False
         self.are_needed = False
-        """Whether the files stay until the program ends, because the job that it launched has
+        """Whether the files stay until the program around the agent ends, because its job has
         failed."""
 
     @classmethod
@@ -63,18 +63,24 @@ class OutputFiles:
 
     @property
     def kept_dir(self) -> str:
-        """The temporary directory, if it is kept."""
+        """The temporary directory, if it is kept; else empty."""
         stays = isinstance(self.specs, DefaultLogsSpecs) and self.specs.may_stay
         return (self.specs.root_log_dir or "") if stays and not self.succeeded else ""
 
     def tell_kept(self, say: Callable[[Record, tuple[tuple[str, str], ...]], None]) -> None:
-        """Name the kept directory, if there is one; `say` gets a record and fields."""
+        """Tell the user the path of the kept directory, if there is one.
+
+        `say` gets a record and fields.
+        """
         if self.kept_dir:
             path = path_text(self.kept_dir)
             say(kinds.LOGS_KEPT(path=path), (("path", path),))
 
     def hand_over(self, scratch: Scratch) -> None:
-        """Keep only the files that the program needs until it ends. Never raises."""
+        """Have the files stay until the program around the agent ends, if `are_needed` is set.
+
+        Never raises.
+        """
         if not self.are_needed or not isinstance(self.specs, DefaultLogsSpecs):
             return
         directory = self.specs.directory or ""
@@ -85,7 +91,7 @@ class OutputFiles:
         self.specs.close(keep=True)
 
     def close(self) -> None:
-        """Close the files at the end of the agent. Never raises."""
+        """Close the files, and remove a temporary directory that is not kept. Never raises."""
         if isinstance(self.specs, DefaultLogsSpecs):
             self.specs.close(keep=bool(self.kept_dir))
 
@@ -170,7 +176,7 @@ def succeeded(finish: Finish) -> bool:
 
 
 def _node(config: AgentConfig) -> str:
-    """Return this node's name for a directory, before it has an id."""
+    """Return a name of this node for its log directory, before the coordinator gives it an id."""
     rendezvous = config.rendezvous
     if rendezvous.node_id:
         return rendezvous.node_id
@@ -184,7 +190,7 @@ def _short_host_name() -> str:
 
 
 class PatternLines:
-    """The receiver of the relay's reports about patterns."""
+    """The receiver of the relay's reports about `--progress-pattern`."""
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, say: Callable[[Record], None]
@@ -192,7 +198,7 @@ class PatternLines:
         self._config, self._dispatcher, self._say = config, dispatcher, say
 
     def __call__(self, report: PatternReport) -> None:
-        """Show the report, or note it for the coordinator."""
+        """Show that the pattern was turned off, or note that nothing matches it."""
         line = _clipped(report.line)
         match report:
             case PatternOff():
@@ -205,7 +211,8 @@ class PatternLines:
 def unmatched(config: AgentConfig, line: str | None, place: Assignment) -> str:
     """Return the message about a pattern that has matched no line of this node's workers.
 
-    `line` is the newest line. Empty if no worker of this node is expected to print matching lines:
+    `line` is their newest line; None: the relay has not reported that none matches. Then the result
+    is empty. It is empty as well if no worker of this node is expected to print matching lines:
     usually one rank of a job does, the first or the last.
     """
     pattern, ranks = config.output.progress_pattern, _ranks(place.base_rank, config.workers.count)

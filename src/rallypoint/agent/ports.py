@@ -11,8 +11,9 @@ from rallypoint.errors import InfrastructureError
 def ports_wanted(env_styles: Sequence[str], workers: int) -> int:
     """Return how many ports a node with so many workers brings to a round.
 
-    One is for a coordinator that the worker of rank 0 may serve. With TensorFlow there is one more
-    for each worker, because the workers connect to each other.
+    For JAX and TensorFlow, one is for a coordinator that the worker of rank 0 may serve. With
+    TensorFlow there is one more for each worker, because the workers connect to each other. Other
+    styles need none.
     """
     if "tensorflow" in env_styles:
         return 1 + workers
@@ -33,7 +34,7 @@ class ReservedPorts:
         self._held: list[socket.socket] = []
 
     def renew(self) -> tuple[int, ...]:
-        """Reserve new ports that are free, and free the earlier ones.
+        """Reserve new ports that are free, and free the earlier ones; return the new numbers.
 
         Raises InfrastructureError.
         """

@@ -43,9 +43,9 @@ class PreemptNotice:
         on_notice: Callable[[str], None],
         on_trouble: Callable[[str], None],
     ) -> None:
-        """`on_notice` is called once at most, with the reason.
+        """Make the watch. `on_notice` is called once at most, with the reason to leave.
 
-        `on_trouble` is called when the command can't be run, once.
+        `on_trouble` is called once at most, when the command can't be run.
         """
         self._loop = asyncio.get_running_loop()
         is_command = spec.startswith(_COMMAND)
@@ -58,7 +58,7 @@ class PreemptNotice:
         self._said_trouble = False
 
     def start(self) -> None:
-        """Start watching."""
+        """Start watching. A notice file that exists already is reported at once."""
         if self._file:
             self._look()
         else:
@@ -69,7 +69,7 @@ class PreemptNotice:
         return self._running is not None and self._running.owns(pid)
 
     async def close(self) -> None:
-        """Stop watching, and kill the command."""
+        """Stop watching, and kill the command if it runs."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -97,7 +97,7 @@ class PreemptNotice:
             await asyncio.sleep(RUN_EVERY_S)
 
     async def _run(self) -> int:
-        """Return the exit code; minus the number of a signal."""
+        """Run the command; return its exit code, or minus the number of its signal."""
         ended = asyncio.Event()
 
         running = self._running = WorkerSet(self._guard)

@@ -39,7 +39,7 @@ LIMIT_S = 30.0
 """The time limit in seconds, after which a file system counts as hanging."""
 BLOCK_BYTES = 64 * 1024
 MOST_PROCESSES = 256
-"""More processes are not forked for a test: each costs a millisecond."""
+"""The most processes that are forked for a test; each costs a millisecond."""
 _REAP_S = 1.0
 _WRITE = "write to "
 
@@ -47,8 +47,8 @@ _WRITE = "write to "
 class Directories(Struct, frozen=True):
     """Alternative directories: workers use the first writable one.
 
-    `is_given`: a user chose it for programs that look elsewhere by themselves where it is not a
-    directory.
+    `is_given`: a user chose it, and programs look elsewhere by themselves where it can't be used.
+    Then only errors of the machine count (`MACHINE_ERRNOS`).
     """
 
     paths: tuple[str, ...]
@@ -66,11 +66,11 @@ class Unfit(Struct, frozen=True):
 
 
 class _Told(Struct, frozen=True):
-    """A line of the process: the step that begins, or that has failed."""
+    """A line that the trial's process writes: the step that begins, or that has failed."""
 
     stage: str
     errno: int = 0
-    """The error number; 0: the step begins."""
+    """The error number of the step that has failed; 0: the step begins."""
 
 
 def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Directories]:
@@ -92,7 +92,10 @@ def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Directories]:
 
 
 class Preflight:
-    """One trial. For the thread of the loop: `run` once, which may be cancelled."""
+    """One trial of whether this machine can start workers.
+
+    For the thread of the loop: `run` once, which may be cancelled.
+    """
 
     def __init__(
         self,
@@ -103,9 +106,10 @@ class Preflight:
         limit_s: float = LIMIT_S,
         write: Callable[[str], None] | None = None,
     ) -> None:
-        """`part_of` ends the title of the process.
+        """Make the trial; `where` has the directories, `workers` is the number of workers.
 
-        `write` proves that a directory can be written, or raises OSError.
+        `part_of` ends the title of the trial's process. `write` proves that a directory can be
+        written, or raises OSError.
         """
         self._where, self._workers, self._part_of = where, workers, part_of
         self._limit_s, self._write = limit_s, write or _write_a_block
@@ -158,7 +162,7 @@ class Preflight:
         return await self._how_it_ended(self._process)
 
     async def _told(self, read: int) -> _Told | None:
-        """Return the step that failed; None: the process has ended."""
+        """Wait for the step that failed, and return it; None: the process reports no failure."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         os.set_blocking(read, False)
         loop.add_reader(read, readable.set)
@@ -183,10 +187,10 @@ class Preflight:
         return None
 
     async def _how_it_ended(self, process: ForkedProcess) -> Unfit | None:
-        """Return how the trial ended.
+        """Wait for the trial's process; if it was killed, return why no worker can start.
 
-        A process that was killed has tried nothing more; one that has failed has a bug, and no
-        machine is held back for that.
+        Else None. A process that was killed has tried nothing more; one that has failed has a bug,
+        and no machine is held back for that.
         """
         await _wait_gone(process)
         code = 0 if process.alive() else process.wait()
@@ -269,7 +273,10 @@ def _try(
 def _try_place(
     place: Directories, write: Callable[[str], None], tell: Callable[[str], None]
 ) -> tuple[str, int] | None:
-    """Return the failed step and the error number of the first directory; None: one is writable."""
+    """Return the step and the error number of the first failure in these directories.
+
+    None: one of them can be written, or the failures do not count (see `Directories.is_given`).
+    """
     failed: tuple[str, int] | None = None
     for path in place.paths:
         stage = f"{_WRITE}{path_text(path)}"
@@ -292,7 +299,7 @@ def _write_a_block(directory: str) -> None:
 def _try_processes(processes: int) -> int | None:
     """Fork and exec this number of processes, so that all exist at the same time.
 
-    Returns the error number of the one that failed, or None.
+    Returns the error number of a failure; None: there was none, or it has no number.
     """
     program = sys.executable or "/proc/self/exe"
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

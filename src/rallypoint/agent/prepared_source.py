@@ -33,7 +33,10 @@ _SLOW_S = 5.0
 
 
 class PreparedSource(WorkerSource):
-    """Forks workers once `preload` is imported; what they import besides they import themselves."""
+    """The source that forks workers from a process in which `preload` was imported.
+
+    What workers import besides they import themselves.
+    """
 
     adopts_orphans = True
 
@@ -100,7 +103,7 @@ class PreparedSource(WorkerSource):
         return processes
 
     def _reap_orphans(self) -> None:
-        """Reap the orphans of the last round, whose sessions are empty by now."""
+        """Reap exited processes that the last round's workers left to this process."""
         reap_orphans_of(self._sessions, self.owns)
 
     def close(self) -> None:
@@ -159,7 +162,10 @@ class PreparedSource(WorkerSource):
         self._ready.set()
 
     def _replace(self) -> None:
-        """Replace the prepared process, which was killed, or which its imports have ended."""
+        """Replace the prepared process, which was killed or was ended by its imports.
+
+        Gives up if it has died too often.
+        """
         self._ready.clear()
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process.fileno())

@@ -14,9 +14,10 @@ from rallypoint.wire.shm_words import NS_PER_S
 
 
 class Progress(Struct, frozen=True):
-    """The last step of a worker, and the seconds since it was reported, or was seen to change.
+    """The last step of a worker, and the seconds since it was reported, or changed in its output.
 
-    None: not reported.
+    `total` is the number of steps that the worker is to make. `total`, `loss` and `tokens` are None
+    if they were not reported.
     """
 
     step: int
@@ -25,19 +26,20 @@ class Progress(Struct, frozen=True):
     loss: float | None = None
     tokens: int | None = None
     is_timed: bool = True
-    """Whether its silence may be a hang. From output the duration of a step is known after the
-    second line only."""
+    """Whether the worker's silence may be a hang. If steps are read from its output, the duration
+    of one is known after the second line only."""
 
 
 class Phase(Struct, frozen=True):
     """The present phase of a worker: one that it has named, or the time between two."""
 
     name: str
-    """The name of the phase; empty: it is in none."""
+    """The name of the phase; empty: the worker is in none."""
     since_ns: int
-    """When it began, or the one before ended, on CLOCK_MONOTONIC in nanoseconds."""
+    """When the phase began, or, between two phases, when the last one ended: on CLOCK_MONOTONIC in
+    nanoseconds."""
     age_s: float
-    """The seconds since then."""
+    """The seconds since the phase began, or, between two phases, since the last one ended."""
 
 
 NO_PHASE = Phase("", 0, float("inf"))
@@ -45,14 +47,17 @@ NO_PHASE = Phase("", 0, float("inf"))
 
 
 def phase_of(slot: WorkerSlot, now_ns: int) -> Phase:
-    """Return the phase of one worker."""
+    """Return the phase of one worker, as its slot in the shared memory has it."""
     if slot.phase_at_ns < 1:
         return NO_PHASE
     return Phase(slot.phase, slot.phase_at_ns, max(now_ns - slot.phase_at_ns, 0) / NS_PER_S)
 
 
 def progress_of(slot: WorkerSlot, now_ns: int) -> Progress | None:
-    """Return the progress of one worker; None: none yet. Reports take precedence over output."""
+    """Return the progress of one worker by its slot in the shared memory; None: none yet.
+
+    Reports take precedence over output.
+    """
     if slot.reported.at_ns > 0:
         return _progress(slot.reported, now_ns, is_timed=True)
     if slot.printed.at_ns > 0:

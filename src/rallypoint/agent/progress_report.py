@@ -24,15 +24,15 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.observe.records import Observer
 
 FEW = 256
-"""The most nodes that may report the same event at once: the start of workers, or the last
+"""The most nodes that may report the same event at the same time: the start of workers, or the last
 rounds."""
 
 
 class PhaseTeller(Observer):
-    """Reports the start of workers, and a round's first step, to the coordinator at once.
+    """Reports the start of workers, and a round's first step, to the coordinator without delay.
 
-    The start is reported only in a job of few nodes. How far a round begins behind the last one's
-    steps could not be seen a heartbeat later.
+    With the next heartbeat it could be too late: the coordinator would not see how far behind the
+    last round's steps the new round begins. The start is reported only in a job of few nodes.
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -45,22 +45,25 @@ class PhaseTeller(Observer):
 
 
 class ProgressReport:
-    """The reports for heartbeats, each once for a connection. For the loop's thread."""
+    """The progress and the records of rounds that this node's heartbeats carry.
+
+    Each is reported once on a connection. For the loop's thread.
+    """
 
     def __init__(self, config: AgentConfig, dispatcher: EventDispatcher) -> None:
         self._config, self.dispatcher = config, dispatcher
         self._told: tuple[int, tuple[object, ...]] | None = None
-        """The generation of the connection, and the last report on it."""
+        """The number of the connection on which progress was last reported, and that report."""
         self._first_epoch = 0
-        """The epoch of the first coordinator."""
+        """The epoch of the coordinator that this agent had first; 0: it had none yet."""
         self._rounds_told = 0
-        """The generation of the connection on which the last rounds were reported."""
+        """The number of the last connection on which the last rounds were reported."""
         self._phase_since_ns = 0
 
     def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:
-        """Return the progress of this round's workers, if it is new on this connection.
+        """Return the progress of the round's workers, if it has changed since it was last reported.
 
-        Else None.
+        Else None. `generation` is the number of the connection: on a new one everything is new.
         """
         progress = None if stamp is None else self._now(stamp)
         if progress is None:
@@ -75,7 +78,7 @@ class ProgressReport:
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
         """Return the last rounds, once on each connection to a coordinator other than the first.
 
-        In a large job a few nodes report, and those that know what others don't.
+        A node whose group rank is `FEW` or more reports only rounds of which it knows a failure.
         """
         self._first_epoch = self._first_epoch or epoch
         if epoch == self._first_epoch or generation == self._rounds_told:
@@ -112,7 +115,7 @@ class ProgressReport:
         return _with_steps(progress, steps, shm, life.assignment.base_rank)
 
     def _with_phase(self, progress: NodeProgress, phases: Iterable[Phase]) -> NodeProgress:
-        """Return the progress with the phase that may last longest."""
+        """Return `progress` with the phase of a worker that may still last longest."""
         rules = self._config.rendezvous
         named = [phase for phase in phases if phase.name]
         if not named:

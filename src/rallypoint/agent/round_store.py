@@ -27,8 +27,8 @@ class StoreAccess:
     def __init__(self, config: AgentConfig, on_lost: Callable[[int, str], None]) -> None:
         """Open nothing yet.
 
-        `on_lost` is called from the loop with the round and the reason when its store has ended
-        early.
+        `on_lost` is called from the loop when the store of a round has ended early, with the round
+        and the reason.
         """
         self._networks = config.access.store_networks
         """The networks that may use this node's store without enrolling."""
@@ -42,14 +42,14 @@ class StoreAccess:
     def use(
         self, secret: bytes | None, store: RoundStore | None, shared: Endpoint | None = None
     ) -> None:
-        """Set the values that are known after joining.
+        """Set what is known once a coordinator was found: the secret, and this node's store.
 
-        `shared` is the endpoint, whose port the store shares.
+        `shared` is the endpoint, if the store uses the coordinator's port.
         """
         self._secret, self._store, self._shared = secret, store, shared
 
     def open(self, stamp: Stamp) -> None:
-        """Open the store of a round in which this node is rank 0."""
+        """Open the store of a round in which this node is rank 0, if this node has a store."""
         if self._store is not None:
             self._store.open(
                 stamp.round,
@@ -65,15 +65,18 @@ class StoreAccess:
             self._store.close()
 
     async def enrol(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
-        """Reach the round store of rank 0. Raises EnrolmentError with both addresses."""
+        """Reach the round store of rank 0, and enrol this node there.
+
+        Raises EnrolmentError, which names both addresses, when the time is over.
+        """
         port = assignment.master_port
         look_up = self._look_up(assignment.master_addr, port)
         await enrol(look_up, port, self._key(stamp), node_id, self._timeout_s)
 
     async def reach(self, order: Prove, node_id: str) -> None:
-        """Reach the store of a round in which this node has no part.
+        """Reach the store of a round in which this node has no part, without enrolling.
 
-        Raises EnrolmentError with both addresses.
+        Raises EnrolmentError, which names both addresses, when the time is over.
         """
         port = order.master_port
         look_up = self._look_up(order.master_addr, port)
@@ -88,7 +91,7 @@ class StoreAccess:
 
 
 async def _look_up(endpoint: Endpoint) -> list[str]:
-    """Return the numeric addresses. Raises EnrolmentError while the name does not resolve."""
+    """Return the endpoint's numeric addresses. Raises EnrolmentError if there are none yet."""
     found = await resolve(endpoint)
     if isinstance(found, NotYet):
         raise EnrolmentError(found.reason)
@@ -96,7 +99,7 @@ async def _look_up(endpoint: Endpoint) -> list[str]:
 
 
 async def listen_for_peers(local_addr: str, session_host: str, port: int) -> socket.socket:
-    """Return a listening socket on the address that peers get.
+    """Return a listening socket for the round store, on the address that peers get.
 
     It is `local_addr`, which may be on another network than the session's. If that was not given or
     is not this node's own (NAT), it is `session_host`, the local address of the session. With
@@ -114,7 +117,7 @@ async def listen_for_peers(local_addr: str, session_host: str, port: int) -> soc
 def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
     """Return a listening socket on the first of the addresses that is this node's own.
 
-    Raises as `listen_for_peers`.
+    Raises UsageError if the given port can't be had, InfrastructureError if no port is free.
     """
     why = ""
     for address in addresses:

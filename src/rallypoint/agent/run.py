@@ -69,15 +69,16 @@ class JobEnd(Struct, frozen=True):
     failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
     error_files: dict[int, str] = {}
-    """The error files of these workers. A file in the agent's own directory is gone when the agent
-    has ended, or, if a program launched a job that failed, when that program has ended."""
+    """The error files of all this node's workers in the last round, by global rank. A file in the
+    agent's own directory is gone when the agent has ended, or, if a program launched a job that
+    failed, when that program has ended."""
     caught: int = 0
-    """The first signal that this agent got, if any."""
+    """The number of the first signal that this agent got; 0: it got none."""
     error: Exception | None = None
-    """The exception of a handler that ended the node's part, if one did."""
+    """The exception of a rendezvous handler that ended the node's part; None: none did."""
     node: str = ""
     place: Assignment | None = None
-    """The place of this node in the newest round, if it had one."""
+    """The place of this node in the newest round; None: it had none."""
 
 
 OnEnd = Callable[[JobEnd], None]
@@ -108,7 +109,7 @@ def run_agent(
 
     `make_observer` gets the relay, through which lines reach the console. `on_end` is called while
     the console still exists, for the last lines. The caller closes `telemetry`. Raises
-    RallypointError when this node could not take part. Nothing is left behind in any case.
+    RallypointError when this node could not take part. The helper processes have ended in any case.
     """
     signals = signals_to_handle(config, embedding)
     settings = output_settings(config)
@@ -151,7 +152,10 @@ def run_agent(
 
 
 def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
-    """Return the places of this job's dead former agents on this machine, for a takeover."""
+    """Return the places of the job's former agents here that are dead with their workers.
+
+    Empty where no other node could take over the job.
+    """
     rendezvous = config.rendezvous
     if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):
         return ()
@@ -205,9 +209,9 @@ class AgentRun:
     def __init__(self, setup: AgentSetup, make_workers: MakeWorkers) -> None:
         self._setup, self._helpers, self._stop = setup, setup.helpers, setup.config.stop
         self.lease = NodeLease(self._hold)
-        """The lease of this node's place."""
+        """The lease of this node's place in the job."""
         self._hurried = self._helpers.hurried if self._helpers is not None else asyncio.Event()
-        """Set by a second signal, or one after the end, to end every wait."""
+        """The event that ends every wait: set by a second signal, or by one after the end."""
         store_access = StoreAccess(
             setup.config,
             lambda round_, why: self.agent.helper_died(round_, why, others_need_it=True),
@@ -233,7 +237,7 @@ class AgentRun:
         self._caught = 0
 
     async def main(self, on_end: OnEnd) -> JobEnd:
-        """Take part to the end.
+        """Take part in the job to its end, and return how it ended for this node.
 
         `on_end` is called before the shutdown, which may take a while on the node that hosts the
         coordinator.
@@ -303,10 +307,11 @@ class AgentRun:
         )
 
     def _hold(self, until: float) -> None:
-        """Keep the lease of a job of one node while this process is stopped.
+        """Tell the guard when the lease ends, if another node can take this node's place.
 
-        It is Ctrl-Z, or a laptop that sleeps. Where `serve` may give its place away nevertheless,
-        the agent ends its workers when it runs again. With a register a spare may take its place.
+        In a job of one node without a register none can: its workers outlive the lease while this
+        process is stopped (Ctrl-Z, or a laptop that sleeps). Where `serve` may give its place away
+        nevertheless, the agent ends its workers when it runs again.
         """
         rendezvous = self._setup.config.rendezvous
         if self._helpers is not None and (rendezvous.max_nodes > 1 or rendezvous.register):
@@ -315,7 +320,8 @@ class AgentRun:
     def cant_log(self, text: str) -> None:
         """Report that a log file of a worker can't be written.
 
-        It is reported once in a round, here and by the next heartbeat to the coordinator.
+        The same text is reported once in a round, here and with the next heartbeat to the
+        coordinator.
         """
         dispatcher = self._setup.telemetry.dispatcher
         if text != dispatcher.cant_log:
@@ -363,7 +369,10 @@ class AgentRun:
             self._notice.start()
 
     async def _try_to_start(self, order: Prove, node_id: str) -> Tried:
-        """Return both tries at once: a bug in the first holds no machine back."""
+        """Test whether workers can start, and at the same time whether the round store is reached.
+
+        An unexpected error in the first test is noted, and no machine is held back for it.
+        """
         reaching = asyncio.get_running_loop().create_task(self._try_to_reach(order, node_id))
         try:
             unfit = await self._try_machine()
@@ -393,7 +402,7 @@ class AgentRun:
                 self._preflights.discard(preflight)
 
     async def _try_to_reach(self, order: Prove, node_id: str) -> str:
-        """Return why the store is not reached; empty: it is."""
+        """Return why the round store can't be reached; empty: it was reached."""
         try:
             await self._store_access.reach(order, node_id)
         except RallypointError as error:
@@ -459,7 +468,10 @@ class AgentRun:
 
 
 def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
-    """Return the CPUs of each worker, none: unbound; a remark on it joins the notices."""
+    """Return the configuration, and the CPUs of each worker; no CPUs: workers are not bound.
+
+    A remark on the binding is added to the notices of the configuration.
+    """
     if config.workers.numa is None:
         return config, ()
     from rallypoint.process.affinity import worker_cpus
@@ -486,7 +498,7 @@ def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> Worker
 
 
 def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:
-    """Return the signals that end this agent; none in another thread than the main one.
+    """Return the signals that end this agent; with `embedding`, none outside the main thread.
 
     Of the usual signals, those that were ignored at its start stay ignored (`nohup`, a background
     job of a shell); signals that a user chose are always handled. Raises UsageError.
@@ -503,7 +515,7 @@ def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple
 
 
 def _said_by_loop(context: dict[str, object]) -> str:
-    """Return the message of the loop's exception handler.
+    """Return the message that the loop's exception handler gets in `context`.
 
     With the function of its task if it has one.
     """
@@ -516,7 +528,7 @@ def _said_by_loop(context: dict[str, object]) -> str:
 async def _newest_lines(
     outputs: WorkerOutputs, running: RunningRound, newest: int
 ) -> list[tuple[int, OutputLines]]:
-    """Return the newest lines, at most `newest` of each stream of these workers.
+    """Return the newest lines of output, at most `newest` of each stream of these workers.
 
     They are in the order of arrival, each with the worker's global rank.
     """

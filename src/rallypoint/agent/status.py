@@ -17,7 +17,7 @@ from rallypoint.observe.records import StatusView, event_now
 
 
 def place_text(assignment: Assignment, workers: int) -> str:
-    """`round 2: node 1 of 4, ranks 2-3 of 8 (why there is a new round)`."""
+    """Return `round 2: node 1 of 4, ranks 2-3 of 8 (why there is a new round)`."""
     first, last = assignment.base_rank, assignment.base_rank + workers - 1
     ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
     return (
@@ -31,7 +31,8 @@ def anew_text(
 ) -> str:
     """Return the line of a node whose round the coordinator does not know.
 
-    `is_replaceable`: another coordinator can take over from this or an earlier one, as in
+    `replaced`: it is not the coordinator that the node was attached to; `runs`: the node's workers
+    run. `is_replaceable`: another coordinator can take over from this or an earlier one, as in
     `Attached`.
     """
     then = "stopping the workers and joining again" if runs else "joining again"
@@ -108,14 +109,14 @@ def _idle(state: WorkersState, status: JobStatus | None, settings: SharedSetting
 
 
 def _with_this_node(status: JobStatus) -> JobStatus:
-    """Count this node as joined, if the coordinator's answer is older than its stop and join."""
+    """Return the status with this node as joined, if it is older than this node's stop and join."""
     if status.phase == "active" or status.joined or status.waiting or status.standby:
         return status
     return replace(status, joined=1, stopping=max(status.stopping - 1, 0))
 
 
 class StatusReporter:
-    """Reports the state of the job, and the reason of this node's wait each time it changes."""
+    """The reporter of the job's state, and of the reason of this node's wait when it changes."""
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, clock: Callable[[], float]
@@ -126,7 +127,10 @@ class StatusReporter:
         """The status in the coordinator's last answer; None: there is none."""
 
     def show(self, state: WorkersState, node_id: str, *, imports: bool) -> None:
-        """Report the present state; `imports` as for `waiting_for`."""
+        """Report the present state to the observers; an idle node's new wait is an event.
+
+        `imports` as for `waiting_for`.
+        """
         what = waiting_for(state, self.job, self._config.rendezvous, imports=imports)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
@@ -139,7 +143,10 @@ class StatusReporter:
 def status_view(
     config: AgentConfig, assignment: Assignment | None, what: str, waited_s: float
 ) -> StatusView:
-    """Return the view of the job's state, as this agent knows it."""
+    """Return the view of the job's state, as this agent knows it.
+
+    `what`: what the agent waits for; `waited_s`: for how many seconds it does.
+    """
     return StatusView(
         round=assignment.round if assignment else 0,
         nodes=assignment.group_world_size if assignment else 0,

@@ -30,7 +30,7 @@ from rallypoint.worker.timers import Countdown, PendingTimers
 MAX_SCOPE_CHARACTERS = 200
 MAX_SIGNAL = 64
 MAX_LENGTH_S = 1e9
-"""The longest timer in seconds, 30 years; more counts as no limit."""
+"""The longest timer in seconds, 30 years; a longer one is cut to it."""
 
 
 class Expiry(Struct, frozen=True):
@@ -42,7 +42,11 @@ class Expiry(Struct, frozen=True):
 
 
 class WorkerTimers:
-    """The timers of one round. `on_expired` is called from the loop, once per worker."""
+    """The timers of the workers of one round.
+
+    `on_expired` is called from the loop when the first timer of a process has ended; the other
+    timers of that process are forgotten then.
+    """
 
     def __init__(self, pids: Sequence[int], on_expired: Callable[[Expiry], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -52,7 +56,7 @@ class WorkerTimers:
         self._alarm = Alarm(self._loop, self._ring)
 
     def line(self, data: bytes) -> None:
-        """Handle a line of the pipe, which may be a timer's request."""
+        """Handle a line of a pipe: start or release the timer that it requests, if any."""
         request = parse_timer_line(data)
         if request is None:
             return
@@ -81,7 +85,7 @@ class WorkerTimers:
         return Countdown(request.pid, request.scope, ends_at, length_s, request.signal)
 
     def _worker_of(self, pid: int) -> int | None:
-        """Return the local rank of the worker that this process is, or belongs to."""
+        """Return the local rank of the worker that this process is, or belongs to; else None."""
         if pid in self._pids or pid <= 1:
             return self._pids.get(pid)
         try:
@@ -91,7 +95,7 @@ class WorkerTimers:
         return self._pids.get(session) if session is not None else None
 
     def _set_alarm(self) -> None:
-        """Set the alarm.
+        """Set the alarm to the end of the timer that ends first, unless it is set earlier.
 
         One that is too early costs less than one that is moved at every request.
         """
@@ -117,7 +121,10 @@ class TimerPipe:
     """
 
     def __init__(self, chosen: str, wake_up_path: str, on_line: Callable[[bytes], None]) -> None:
-        """Make the pipe. Raises UsageError when that is not possible."""
+        """Make the pipe; `wake_up_path` replaces it if none was chosen or another agent reads it.
+
+        Raises UsageError when that is not possible.
+        """
         self._pipe: WatchedPipe | None = None
         self._on_line = on_line
         self.path = chosen
@@ -145,7 +152,7 @@ class TimerPipe:
 
 
 def _make_way(path: str) -> bool:
-    """Remove a pipe without a reader; return False if it has one.
+    """Remove a pipe without a reader, if one is there; return False if it has a reader.
 
     Raises UsageError for anything else at that path, or if the pipe can't be removed.
     """

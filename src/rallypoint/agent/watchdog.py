@@ -31,18 +31,15 @@ class Blame(Struct, frozen=True):
 
     @property
     def detail(self) -> str:
-        """Return the stacks for the last lines of the job.
-
-        Where there are many, the main thread's, which come last.
-        """
+        """The last part of the stacks, for the failure's report; the main thread's is there."""
         return "\n".join((STACKS, self.stacks[-MAX_DETAIL_CHARACTERS:]))
 
 
 class Watchdog:
-    """The watchdog of one round: `open` it before the workers start, `close` it when they stop.
+    """The watch that ends workers of one round whose timers have expired.
 
-    `end_one(local_rank, signal)` signals a worker, and returns False if that has exited; `notice`
-    gets a line for the user.
+    `open` it before the workers start, `close` it when they stop. `end_one(local_rank, signal)`
+    signals a worker, and returns False if that has exited; `notice` gets a line for the user.
     """
 
     def __init__(
@@ -59,11 +56,11 @@ class Watchdog:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = True
         self.blames: dict[int, Blame] = {}
-        """The reasons for the workers that were ended, by local rank."""
+        """The reason and the stacks of each worker that was ended, by local rank."""
         shm.watch_timers(self._line)
 
     def open(self) -> str:
-        """Open the named pipe for torch's clients; empty where none is asked for.
+        """Open the named pipe for torch's clients, and return its path; empty: none is asked for.
 
         Raises UsageError.
         """
@@ -76,7 +73,7 @@ class Watchdog:
         return self._pipe.path
 
     def close(self) -> None:
-        """Stop ending workers. May be called again."""
+        """Stop ending workers, and remove the named pipe. May be called again."""
         self._open = False
         for task in self._tasks:
             task.cancel()

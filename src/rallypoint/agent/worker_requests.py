@@ -34,7 +34,10 @@ _KINDS = {
 
 
 class WorkerRequests:
-    """The requests of one agent. `begin` with each round's workers, `end` when they have gone."""
+    """The job's requests to the workers of one agent: for checkpoints, and for their stacks.
+
+    Call `begin` with each round's workers, `end` when they have gone.
+    """
 
     def __init__(self, config: AgentConfig, actions: AgentActions) -> None:
         self._config, self._actions = config, actions
@@ -44,7 +47,7 @@ class WorkerRequests:
         self._hangs: HangWatch | None = None
 
     def begin(self, round_: RunningRound) -> None:
-        """Begin with the running workers of a round."""
+        """Begin to pass requests to these workers of a round, which have been started."""
         self.end()
         self._round = round_
         self._checkpoints = Checkpoints(self._config, self._actions, round_)
@@ -52,18 +55,18 @@ class WorkerRequests:
             self._hang_watch(round_)
 
     def end(self) -> None:
-        """Forget the workers, which have gone."""
+        """Forget the workers, which have gone, and stop watching them for hangs."""
         if self._hangs is not None:
             self._hangs.close()
         self._round = self._checkpoints = self._hangs = None
 
     def exited(self, exits: Sequence[WorkerExit]) -> None:
-        """Note the ends of workers, for which an answer may have waited."""
+        """Note exits of workers: what they owed is no longer waited for."""
         if self._checkpoints is not None:
             self._checkpoints.changed(exits)
 
     def pushed(self, message: m.WorkerRequest) -> None:
-        """Handle an order about the workers, or its withdrawal."""
+        """Handle an order of the coordinator about the workers, or its withdrawal."""
         checkpoints, round_ = self._checkpoints, self._round
         match message:
             case m.CheckpointWanted(stamp, number) if checkpoints is None:
@@ -89,19 +92,19 @@ class WorkerRequests:
 
 
 class Checkpoints:
-    """Asks the workers of one round for checkpoints, and answers the coordinator."""
+    """The requests for checkpoints to one round's workers, and the answers to them."""
 
     def __init__(self, config: AgentConfig, actions: AgentActions, round_: RunningRound) -> None:
         self._drain_signal = signal_number(config.stop.drain_signal)
-        """Sent to the workers when the job is about to lose nodes; 0: none."""
+        """The signal that asks workers for a checkpoint when nodes are about to leave; 0: none."""
         self._actions, self._round = actions, round_
         self._state = RequestState(round_.stamp, config.workers.count)
         round_.workers.shm.watch(self.changed)
 
     def wanted(self, message: m.CheckpointWanted) -> None:
-        """Ask the workers, as the coordinator wants.
+        """Ask the workers for the checkpoint that the coordinator wants.
 
-        Heard again it changes nothing.
+        A request that was made before changes nothing.
         """
         state, workers = self._state, self._round.workers
         then = checkpoint.THEN[message.kind]
@@ -118,13 +121,20 @@ class Checkpoints:
             self._actions.say(kinds.CHECKPOINT_WANTED(text))
 
     def withdrawn(self, number: int) -> None:
-        """Withdraw the question, for which the coordinator no longer waits."""
+        """Withdraw the request with this number, for which the coordinator no longer waits.
+
+        It stays if a worker has saved a checkpoint for it already.
+        """
         shm = self._round.workers.shm
         if checkpoint.withdrawn(self._state, number, shm.answered()):
             shm.withdraw()
 
     def changed(self, fresh: Sequence[WorkerExit] = ()) -> None:
-        """Answer if all workers have said something, or ended (`fresh`: just now)."""
+        """Answer the coordinator if no worker still owes a checkpoint, or if one has failed.
+
+        A worker owes one if it looks for requests or a signal has asked it, until it has saved one
+        or has ended well. `fresh` has exits that the round does not show yet.
+        """
         state, shm = self._state, self._round.workers.shm
         exits = {exit_.local_rank: exit_ for exit_ in fresh} | dict(self._round.exits)
         request = state.request

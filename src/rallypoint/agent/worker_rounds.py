@@ -37,7 +37,10 @@ from rallypoint.process.guard import Guard
 
 
 class WorkerRounds:
-    """The rounds of one agent. For the thread of the loop."""
+    """The workers of one agent from round to round.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class WorkerRounds:
         dispatcher: EventDispatcher,
         actions: AgentActions,
     ) -> None:
-        """`state` is only read."""
+        """Make the object; no workers run yet. `state` is the node's state, only read here."""
         self._config, self._state, self._make_workers = config, state, make_workers
         self._dispatcher, self._actions = dispatcher, actions
         self._requests = WorkerRequests(config, actions)
@@ -62,16 +65,16 @@ class WorkerRounds:
         """The error files of all workers of the newest round on this node, by global rank."""
 
     def owns(self, pid: int) -> bool:
-        """Return whether this child is a worker, or was not reaped yet."""
+        """Return whether the process is a present worker's, so that no other code may reap it."""
         return self.current is not None and self.current.owns(pid)
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the killed one."""
+        """Use this guard, which replaces a killed one, to kill workers if the agent dies."""
         if self.current is not None:
             self.current.use_guard(guard)
 
     async def abandon(self) -> None:
-        """Kill all remaining workers, after an error of the agent itself."""
+        """Kill all workers that still run, at the end of the agent."""
         if self.current is not None:
             with suppress(OSError):  # The guard does it, as soon as this agent has gone.
                 await self.current.abandon()
@@ -92,7 +95,7 @@ class WorkerRounds:
         return bool(self._config.workers.preload and self.current and not self.current.pids)
 
     def spawn(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
-        """Start the workers of this round."""
+        """Start the workers of this round; if that fails, the node's state machine is told."""
         self._succeeded, self.failures, self.error_files = None, {}, {}
 
         def context(local_rank: int, error_file: str) -> WorkerContext:
@@ -115,22 +118,22 @@ class WorkerRounds:
             self._not_started(stamp, error)
 
     def look(self) -> None:
-        """Report each worker that has ended by now."""
+        """Report each worker that has ended by now, to the node's state machine."""
         if self.current is not None:
             self.current.notice()
 
     def pushed(self, message: m.WorkerRequest) -> None:
-        """Pass an order about the workers on."""
+        """Pass an order of the coordinator about the workers on to `WorkerRequests`."""
         self._requests.pushed(message)
 
     def report_success(self, report: m.Succeeded) -> None:
-        """Report that all workers of this node have succeeded."""
+        """Report to the coordinator that all workers of this node have succeeded."""
         self._succeeded = self.current
         self._actions.say(kinds.SUCCEEDED())
         self._actions.report(report)
 
     def report_failures(self, report: m.Failed) -> None:
-        """Report these failed workers, with all their details."""
+        """Report these failed workers to the coordinator, with the details known at once."""
         step = -1
         if self.current is None:
             failures = tuple(map(self._unstarted, report.failures))
@@ -140,7 +143,7 @@ class WorkerRounds:
         self._actions.report(replace(report, failures=failures, furthest=step))
 
     def _unstarted(self, failure: WorkerExit) -> WorkerExit:
-        """Return the failure of a worker that could not be started."""
+        """Return the failure of an unstarted worker, completed by its rank, role and time."""
         assert self._state.assignment is not None
         rank = self._state.assignment.base_rank + failure.local_rank
         return replace(failure, rank=rank, role=self._config.workers.role, wall_time=time.time())

@@ -49,10 +49,11 @@ class WorkerShm:
         self._wake_up_pipe: WatchedPipe | None = None
         self._number, self._kind = 0, ShmRequest.NONE
         self.pids: Sequence[int] = ()
-        """The pids of the workers, by local rank, once they run."""
+        """The pids of the workers, by local rank; empty until they run."""
         self.faults = faults or Faults(_ignore)
         self._last: Sequence[WorkerSlot] | None = None
-        """The last values of the workers, in the end."""
+        """The workers' last values, read when the shared memory was closed; None: it is open, or
+        was never there."""
         self._watchers: list[Callable[[], None]] = []
         self._timer_watchers: list[Callable[[bytes], None]] = []
 
@@ -67,7 +68,8 @@ class WorkerShm:
     ) -> WorkerShm:
         """Make the shared memory of a round in this agent's directory `scratch`.
 
-        Without a writable directory it is silent, and `tell` gets a line for the user.
+        Without a `scratch`, or where it can't be written, the result is that of `silent`. In the
+        second case `tell` gets a line for the user.
         """
         if not scratch:
             return cls.silent(workers, faults)
@@ -84,7 +86,7 @@ class WorkerShm:
 
     @classmethod
     def silent(cls, workers: int, faults: Faults | None = None) -> WorkerShm:
-        """Return shared memory to which no worker writes."""
+        """Return an object without memory, to which no worker writes."""
         return cls("", -1, workers, faults)
 
     @property
@@ -94,7 +96,7 @@ class WorkerShm:
 
     @property
     def wake_up_path(self) -> str:
-        """The named pipe beside it; empty without shared memory."""
+        """The path of the pipe by which workers wake the agent; empty without shared memory."""
         return os.path.join(self._folder, WAKE_UP_NAME) if self._folder else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -121,7 +123,7 @@ class WorkerShm:
         self._write(at.REQUEST, layout.pack_request(self._number, kind))
 
     def withdraw(self) -> None:
-        """Withdraw all requests."""
+        """Withdraw the request for a checkpoint."""
         self._kind = ShmRequest.NONE
         self._write(at.REQUEST, layout.pack_request(self._number, ShmRequest.NONE))
         self._write(at.DEADLINE, 0)
@@ -141,7 +143,7 @@ class WorkerShm:
         self._write(at.CURRENT, 0)
 
     def listeners(self) -> frozenset[int]:
-        """Return the local ranks that have ever looked for requests."""
+        """Return the local ranks of workers that have ever looked for requests for a checkpoint."""
         return self._ranks(lambda slot: slot.listens)
 
     def wish_takers(self) -> frozenset[int]:
@@ -149,13 +151,13 @@ class WorkerShm:
         return self._ranks(lambda slot: slot.takes_wishes)
 
     def answered(self) -> frozenset[int]:
-        """Return the local ranks that have saved a checkpoint since the request."""
+        """Return the local ranks that have saved a checkpoint since the present request."""
         if self._kind is ShmRequest.NONE:
             return frozenset()
         return self._ranks(lambda slot: slot.answered == self._number)
 
     def holders(self) -> dict[int, int]:
-        """Return the local ranks that hold SIGTERM back, each with the reporting pid."""
+        """Return, by local rank, the pids of processes of workers that hold SIGTERM back."""
         return {rank: slot.owner for rank, slot in enumerate(self._slots()) if slot.holds}
 
     def progress(self) -> tuple[Progress | None, ...]:
@@ -175,7 +177,7 @@ class WorkerShm:
     async def dump_stacks(
         self, timeout_s: float = 2.0, local_ranks: Sequence[int] | None = None
     ) -> dict[int, str]:
-        """Return the activity of each worker (or each of `local_ranks`) now.
+        """Return the present activity of each worker (or each of `local_ranks`), by local rank.
 
         The stacks of all its threads where it can write them, else the kernel's information.
         Returns within the time.
@@ -190,7 +192,10 @@ class WorkerShm:
         return dict(zip(ranks, texts, strict=False))
 
     def close(self) -> None:
-        """Remove the shared memory and its files. May be called again."""
+        """Remove the shared memory and its files, and keep the workers' last values.
+
+        May be called again.
+        """
         if self._wake_up_pipe is not None:
             self._wake_up_pipe.close()
         if self._fd >= 0:
@@ -251,7 +256,7 @@ def _cant_share(scratch: str, error: OSError) -> str:
 
 
 def _ignore(_line: object) -> None:
-    """Ignore a line, while no receiver is set."""
+    """Ignore a report, where no receiver of faults was given."""
 
 
 class WatchedPipe:

@@ -39,17 +39,20 @@ class SourceLostError(InfrastructureError):
 
 
 class WorkerSource:
-    """Execs every worker. For the life of an agent: it serves every round.
+    """The starter of this node's workers, in every round of an agent; this class execs each worker.
 
-    A life: `start` before the loop runs, `watch` in it, `unwatch`, `close`. `cpus`: by local rank,
-    the CPUs that each worker may use; empty: where the agent may run.
+    Call `start` before the loop runs, `watch` in it, then `unwatch`, and `close` at the end.
+    `cpus`: by local rank, the CPUs that each worker may use; empty: where the agent may run.
     """
 
     adopts_orphans = False
     """Whether orphans of workers become children of this process, which must reap them."""
 
     def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
-        """Pickle the function and its arguments. Raises UsageError if they can't be pickled."""
+        """Pickle the function and its arguments, unless workers are forked from this process.
+
+        Raises UsageError if they can't be pickled.
+        """
         self._config, self._cpus = config, cpus
         self._calls: list[PickledCall] = []
         self._on_error: Callable[[RallypointError], None] | None = None
@@ -60,7 +63,7 @@ class WorkerSource:
             self._calls = pickle_calls(config.function)
 
     def start(self, guard: Guard, part_of: str) -> None:
-        """Start the process that starts workers, if there is one; `part_of` is added to its title.
+        """Start the process that starts workers, if there is one; `part_of` ends its title.
 
         Raises UsageError or InfrastructureError.
         """
@@ -68,7 +71,10 @@ class WorkerSource:
     def watch(
         self, on_error: Callable[[RallypointError], None], on_notice: Callable[[Record], None]
     ) -> None:
-        """Keep the source ready, in the loop. `on_error`: there will never be a worker."""
+        """Keep the source ready, in the loop; `on_notice` gets remarks for the user.
+
+        `on_error` is called if it turns out that no worker can ever be started.
+        """
         self._on_error = on_error
 
     def unwatch(self) -> None:
@@ -88,7 +94,7 @@ class WorkerSource:
         return False
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the former one."""
+        """Use this guard process, which replaces a killed one, for what starts workers."""
 
     def command(
         self,
@@ -97,7 +103,7 @@ class WorkerSource:
         output: WorkerOutput,
         results: ResultFiles,
     ) -> WorkerCommand:
-        """Return the command for a worker."""
+        """Return the command that starts a worker; its file for a function's result is opened."""
         argv: Sequence[str] = worker_argv(self._config.argv, local_rank)
         pass_fds: Sequence[int] = ()
         if self._calls:
@@ -117,11 +123,11 @@ class WorkerSource:
         )
 
     def spawn(self, commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
-        """Start all or none: see `spawn_workers`. Raises SourceLostError besides."""
+        """Start all these workers or none: see `spawn_workers`. Raises SourceLostError besides."""
         return spawn_workers(commands, guard)
 
     def close(self) -> None:
-        """Close the source: nothing can be started any more, and nothing of ours is left.
+        """Close the source: nothing can be started any more, and no process of it is left.
 
         Safe to repeat.
         """
@@ -130,9 +136,10 @@ class WorkerSource:
 
 
 class ForkingSource(WorkerSource):
-    """Forks the caller. Descriptors that were open before the agent are the workers' too.
+    """The source that forks the calling program, in which the agent runs, for each worker.
 
-    What it has imported and made is theirs as well. The risks are the caller's: a lock that another
+    What that program has imported and made is the workers' as well; so are, for a function, the
+    descriptors that were open before the agent. The risks are the caller's: a lock that another
     thread holds at that moment stays locked in the worker, and CUDA can't be used in it once the
     caller has.
     """

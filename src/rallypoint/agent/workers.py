@@ -43,18 +43,19 @@ class WorkerSetup(Struct, frozen=True):
     outputs: WorkerOutputs
     guard: Guard | None
     scratch: str
-    """The agent's own directory; empty: there is none."""
+    """The path of the agent's own temporary directory; empty: there is none."""
     notice: Callable[[str], None]
     """Gets a line for a person when a timer of a worker has ended."""
     faults: Faults
     no_space: Callable[[str], None] = lambda text: None
-    """Called with a line for the user when a worker has failed whose log file can't be written."""
+    """Called with a line for the user when the log file of a failed worker can't be written, or
+    there is no place for shared memory."""
     leaders_first: bool = False
     """Whether `--signal-scope worker` was given."""
 
 
 class RoundWorkers:
-    """The workers of a round that are processes."""
+    """The processes of one round's workers on this node, as `NodeWorkers`."""
 
     def __init__(self, setup: WorkerSetup, round_: WorkerRound) -> None:
         self._setup, self._round = setup, round_
@@ -109,7 +110,7 @@ class RoundWorkers:
         return self._commands
 
     def _try_to_start(self, commands: Sequence[WorkerCommand]) -> bool:
-        """Start the workers; return False if a retry is useful."""
+        """Start the workers; return False if their source was lost, which gets ready again."""
         note_sessions(self._setup.scratch, None)
         try:
             self._workers.start(commands, self._exited, self._setup.source.spawn)
@@ -121,7 +122,12 @@ class RoundWorkers:
 
     @contextmanager
     def _closing_unless_started(self) -> Iterator[None]:
-        """Close the opened files at the end: started workers have their own copies."""
+        """Close the files that were opened for workers, unless these are to be started later.
+
+        Started workers have their own copies. If none was started because of an error, the round is
+        closed too. An OSError for a resource that this machine lacks becomes an
+        InfrastructureError.
+        """
         waits = False
         try:
             yield
@@ -139,7 +145,7 @@ class RoundWorkers:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The pids by local rank, once the workers run."""
+        """The pids of the workers, by local rank; empty until they run."""
         return self._workers.pids
 
     def owns(self, pid: int) -> bool:
@@ -147,11 +153,14 @@ class RoundWorkers:
         return self._workers.owns(pid)
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the former one."""
+        """Use this guard, which replaces a killed one, to kill workers if the agent dies."""
         self._workers.use_guard(guard)
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Signal every process group; then wait until nothing is left. See `NodeWorkers`."""
+        """Signal every process group, and have `on_gone` called when nothing is left.
+
+        See `NodeWorkers`.
+        """
         self._retire()
         self._workers.signal_all(number, received)
         if number == signal.SIGTERM:
@@ -164,7 +173,7 @@ class RoundWorkers:
             self._workers.signal_one(local_rank, number)
 
     def kill(self) -> None:
-        """SIGKILL to every process group; then wait until nothing is left, but not for ever."""
+        """Kill every process group; have `on_gone` called when nothing is left or can be killed."""
         self._retire()
         self._workers.kill_all()
         self._killed.set()
@@ -173,7 +182,8 @@ class RoundWorkers:
     async def abandon(self) -> None:
         """Kill and reap all processes, because the program around this agent may continue.
 
-        Raises OSError when no descriptor is left to find processes.
+        `on_exits` and `on_gone` are not called any more. Raises OSError when no descriptor is left
+        to find processes.
         """
         self._cancel_start()
         self._round = replace(self._round, on_exits=lambda _: None, on_gone=lambda *_: None)
@@ -188,7 +198,10 @@ class RoundWorkers:
             self._close()
 
     def clear(self) -> None:
-        """Call `on_gone` when nothing is left. May be called again."""
+        """Have `on_gone` called when nothing is left; a start that still waits is cancelled.
+
+        May be called again.
+        """
         self._cancel_start()
         if self._clearing is None:
             clearing = self._clearing = asyncio.create_task(self._clear())
@@ -212,9 +225,9 @@ class RoundWorkers:
             self._starting.cancel()
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """Return the exits with the details that are known at once.
+        """Return these exits of failed workers, with the details that are known at once.
 
-        The rest comes with `on_gone`.
+        The rest comes with `on_details`, if that is wanted, and with `on_gone`.
         """
         if self._telling is None and self._round.on_details is not None:
             self._telling = asyncio.create_task(self._tell_details(self._round.on_details))
@@ -222,15 +235,15 @@ class RoundWorkers:
         return self._failures.note(failed)
 
     async def _tell_details(self, tell: Callable[[tuple[WorkerExit, ...]], None]) -> None:
-        """Report why the round has ended, before its last worker has.
+        """Report the failures with their details after `DETAILS_S`, if workers still run.
 
-        That may take the whole `--restart-grace`, and people ask meanwhile.
+        Until the last one has ended the whole `--restart-grace` may pass, and people ask meanwhile.
         """
         await asyncio.sleep(DETAILS_S)
         tell(await self._failures.details())
 
     def results(self) -> dict[int, object]:
-        """Return the function's results, by local rank; None for a command.
+        """Return the function's results, by local rank; for a command each is None.
 
         Once all workers have succeeded; may be called once. Blocks for as long as unpickling takes.
 
@@ -256,7 +269,7 @@ class RoundWorkers:
             asyncio.get_running_loop().call_soon(self._report)
 
     def notice(self) -> None:
-        """Report at once every worker that has ended by now."""
+        """Report now every worker that has ended by now, by `on_exits`."""
         self._workers.look()
         self._report()
 
@@ -298,8 +311,8 @@ class WorkerFailures:
     ) -> None:
         """Take charge of the workers of a round.
 
-        `outputs`, `commands`: of the workers, by local rank, once these were started. `blames`:
-        those that the agent has ended, and why.
+        `outputs` and `commands` are those of the workers, by local rank, once these were started.
+        `blames` has the workers that the agent has ended, and why.
         """
         self._setup, self._round, self._workers = setup, round_, workers
         self._outputs, self._commands, self._blames = outputs, commands, blames
@@ -312,12 +325,12 @@ class WorkerFailures:
         return tuple(self._failure(exit_) for exit_ in failed)
 
     async def detailed(self) -> tuple[WorkerExit, ...]:
-        """Return the noted failures with all details, each once."""
+        """Return the noted failures with all details, and forget them: each is returned once."""
         noted, self._noted = self._noted, ()
         return tuple(await asyncio.gather(*map(self._detailed, noted)))
 
     async def details(self) -> tuple[WorkerExit, ...]:
-        """Return the present details of the failures; `detailed` returns them once more."""
+        """Return the noted failures with their present details; `detailed` returns them again."""
         return tuple(await asyncio.gather(*map(self._detailed, self._noted)))
 
     def _failure(self, exit_: WorkerExit) -> WorkerExit:

@@ -33,7 +33,7 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_n
 
 
 class _Workers(Struct):
-    """The workers of the newest round, by local rank, with their ends as observers get them."""
+    """The workers of the newest round: their pids, and their failures by local rank."""
 
     pids: tuple[int, ...] = ()
     failures: dict[int, WorkerExit] = field(default_factory=dict)
@@ -41,9 +41,9 @@ class _Workers(Struct):
 
 
 class EventDispatcher:
-    """The events of an agent's job, and their observers.
+    """The place where an agent reports its events, and which passes them to observers.
 
-    For the loop's thread.
+    For the loop's thread. It also keeps what observers ask for, such as the timeline of the rounds.
 
     `node` is this node's name, once it has one.
     """
@@ -61,11 +61,12 @@ class EventDispatcher:
         self.shm: WorkerShm | None = None
         """The shared memory of the newest round: its workers report progress there."""
         self.unmatched: str | None = None
-        """The newest line of the workers, once none has matched `--progress-pattern` for long."""
+        """The newest line of the workers, once none has matched `--progress-pattern` for long;
+        None: that is not so."""
         self.cant_log = ""
-        """Why a log file of the newest round can't be written; empty: all can, for all is known."""
+        """Why a log file of the newest round can't be written; empty: no such fault is known."""
         self._reached: dict[int, Progress] = {}
-        """The last progress of the workers of each ended round, by round."""
+        """The last progress of this node's furthest worker in each ended round, by round."""
         self._workers = _Workers()
         self._observers: list[Observer] = []
 
@@ -74,7 +75,7 @@ class EventDispatcher:
         self._observers.append(observer)
 
     def stepped(self, event: NodeEvent, effects: list[NodeEffect]) -> None:
-        """Note an event of the node's machine and its effects."""
+        """Note an event of the node's state machine and its effects, and report what they mean."""
         at, line = self.clock(), self.timeline
         newest, since = line.newest, line.joining_since
         phases = timeline.step(line, event, effects, at)
@@ -113,7 +114,7 @@ class EventDispatcher:
         self._report_phases(phases)
 
     def failed(self, round_: int, failures: Sequence[WorkerExit]) -> None:
-        """Note failures on this node: in part at first, complete when the round ends."""
+        """Note failures of this node's workers: in part at first, complete when the round ends."""
         self._workers.failures |= {failure.local_rank: failure for failure in failures}
         self._report_phases(timeline.failed_here(self.timeline, round_, failures))
 
@@ -123,35 +124,35 @@ class EventDispatcher:
         self._report_phases(timeline.first_seen(self.timeline, round_, "first_output", at))
 
     def reached(self, round_: int) -> Progress | None:
-        """Return the progress of this node's furthest worker in that round; None: not known."""
+        """Return the progress of this node's furthest worker in a round; None: not known."""
         newest = self.timeline.newest
         if newest is not None and newest.number == round_ and self.shm is not None:
             return furthest(self.shm.progress())
         return self._reached.get(round_)
 
     def event(self, event: AgentEvent) -> None:
-        """Report an event on this node."""
+        """Report an event on this node to all observers."""
         for observer in self._observers:
             observer.event(event)
 
     def hosted(self, record: Record) -> None:
-        """Report an event of the coordinator in this agent, about a node or none."""
+        """Report an event that the coordinator in this agent has recorded, about a node or none."""
         life = self.timeline.newest
         fields = (("about", record.node_id),) if record.node_id else ()
         self.event(event_now(record, self.node, life.number if life is not None else None, fields))
 
     def status(self, view: StatusView) -> None:
-        """Report the state of the job."""
+        """Report the state of the job to all observers."""
         for observer in self._observers:
             observer.status(view)
 
     def heartbeat_acknowledged(self) -> None:
-        """Report that the coordinator has answered a heartbeat."""
+        """Report to all observers that the coordinator has answered a heartbeat."""
         for observer in self._observers:
             observer.heartbeat_acknowledged()
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """Report the end of the agent; nothing is reported after it."""
+        """Report the end of the agent to all observers; call it last."""
         for observer in self._observers:
             observer.finished(succeeded, reason, self.timeline.verdict)
 

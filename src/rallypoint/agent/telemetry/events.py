@@ -21,13 +21,16 @@ from rallypoint.observe.printing import json_text
 from rallypoint.observe.records import AgentEvent, Observer
 
 STATUS = "torchelastic.worker.status."
-"""The prefix of a state in torch's names of events."""
+"""The beginning of torch's names of events, which end with a state such as `FAILED`."""
 OWN = "rallypoint."
-"""The prefix of the names of an agent's own events, of which the end of a phase is one."""
+"""The beginning of the names of Rallypoint's own events, such as that of the end of a phase."""
 
 
 class EventEmitter(Observer):
-    """Makes the events of one agent. `put` gets each, and must not block."""
+    """The maker of one agent's events, torch's and Rallypoint's own.
+
+    `put` gets each, and must not block.
+    """
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, put: Callable[[Event], None]

@@ -32,7 +32,8 @@ from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent, Observer
 
 BEGIN_S = 1.0
-"""The seconds from the start of the workers until the node writes that it has begun."""
+"""How long after the start of its first workers a node writes its first record of the job, in
+seconds."""
 AGAIN_S = 0.5
 """The pause between two writes, in seconds."""
 LAST_S = 1.0
@@ -43,7 +44,7 @@ WAITING_MAX = 2000
 
 
 def meeting_place(rendezvous: RendezvousConfig) -> str:
-    """Return the endpoint or the directory of the job; empty: it has none."""
+    """Return the endpoint or the directory of the job; empty with a register of another kind."""
     register = rendezvous.register
     if register is None:
         return str(rendezvous.endpoint)
@@ -63,17 +64,20 @@ class _Part:
 
 
 class Keeping(Observer):
-    """The kept files of one job.
+    """The files in which this node keeps how a job ended, and the history of a job that it hosts.
 
     For the thread of the loop, except `close`.
 
-    It is a sink of the histories of coordinators.
+    It is a `HistorySink`: a coordinator in this agent gives it the lines of the history.
     """
 
     is_light = True
 
     def __init__(self, config: AgentConfig, history: str) -> None:
-        """`history`: the file of `--history`; empty: this writes one."""
+        """Keep nothing yet.
+
+        `history` is the file of `--history`, which the record names; empty: this keeps a history.
+        """
         self._config, self._history, self._part = config, history, _Part()
         self._incarnation = 0
         self._began = 0.0
@@ -87,27 +91,27 @@ class Keeping(Observer):
         """Why the last writing failed; empty: it did not."""
         self._tell: Callable[[str, str], None] = lambda path, why: None
         self._has_end = False
-        """Whether the end was written."""
+        """Whether the record that was written last says how the job ended."""
         self.path = ""
-        """The directory of the job, once something was written there."""
+        """The directory of the job's record, once something was written there."""
 
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         """Note that the node takes part.
 
-        `life_of` returns the incarnation of the job; 0: not known yet. `tell` is called once with a
-        directory that can't be written, and the reason.
+        `life_of` returns the incarnation of the job; 0: not known yet. `tell` gets the directory
+        and the reason when writing begins to fail.
         """
         self._part.life_of, self._tell = life_of, tell
 
     def attached(self, peer: str, *, is_host: bool) -> None:
-        """Note that this node is attached to a coordinator. `is_host`: in this agent."""
+        """Note that this node is attached to a coordinator; `is_host`: it runs in this agent."""
         self._part.peer, self._part.is_host = peer, is_host
 
     def event(self, event: AgentEvent) -> None:
         self._part.node = event.node or self._part.node
 
     def write(self, run_id: str, line: HistoryLine) -> None:
-        """Write the line soon (see `HistorySink`)."""
+        """Write the line of the history soon (see `HistorySink`), unless too many lines wait."""
         if len(self._lines) >= WAITING_MAX:
             self._lost += 1
             return
@@ -126,17 +130,18 @@ class Keeping(Observer):
             self._later(BEGIN_S)
 
     def took(self, output: tuple[KeptLine, ...]) -> None:
-        """Note the last output of the workers of the last round."""
+        """Keep this last output of the workers of the last round: it is written with the end."""
         self._part.output = output
 
     def ended(self, end: Ending) -> None:
-        """Note that the job has ended for this node."""
+        """Note how the job has ended for this node, for the next write."""
         self._part.end, self._is_news = end, True
 
     def close(self, exit_code: int | None) -> str:
-        """Write the end within a moment, and return the directory. Blocks; after the loop.
+        """Write the end within a moment, and return the job's directory. Blocks; after the loop.
 
-        Empty if nothing was written; `why` then has the reason, if there was something to write.
+        Empty if the end was not written; `why` then has the reason, if there was something to
+        write.
         """
         if self._part.end is not None:
             # The end may have been written already, without the code.
@@ -157,7 +162,7 @@ class Keeping(Observer):
         return self.path if self._has_end else ""
 
     def _soon(self, delay_s: float) -> None:
-        """Write after this delay, once workers have begun."""
+        """Write after this delay; before any worker has begun, do nothing."""
         if self._began:
             self._later(delay_s)
 

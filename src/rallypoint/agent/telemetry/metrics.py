@@ -25,7 +25,10 @@ PHASE_BOUNDS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0
 
 
 class PrometheusMetrics(Observer):
-    """The metrics of an agent. For the loop's thread. `events_lost` is called for every scrape."""
+    """The metrics of an agent for Prometheus.
+
+    For the loop's thread. `events_lost` returns the number of lost events, at every scrape.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class PrometheusMetrics(Observer):
         events_lost: Callable[[], int],
         goodput: Callable[[], GoodputView | None] = lambda: None,
     ) -> None:
-        """`goodput`: None on a node that does not host the job's coordinator."""
+        """Make the metrics; `goodput` returns None on a node that does not host the coordinator."""
         self._config, self._dispatcher = config, dispatcher
         self._events_lost, self._goodput = events_lost, goodput
         # A series that is there from the start makes its first increase visible.
@@ -180,12 +183,15 @@ METHODS = {
     "spawn": "LocalElasticAgent._start_workers",
     "stop": "LocalElasticAgent._stop_workers",
 }
-"""The method of torch's agent for each phase. `_assign_worker_ranks` is missing since ranks come
-with the rendezvous, `_monitor_workers` since nothing polls."""
+"""The method of torch's agent whose metrics are emitted for each phase. `_assign_worker_ranks` is
+missing since ranks come with the rendezvous, `_monitor_workers` since nothing polls."""
 
 
 class MetricEmitter(Observer):
-    """Emits a state when it changes, not periodically. `put` gets each, and must not block."""
+    """The maker of an agent's metrics under torch's names, each when a state changes.
+
+    `put` gets each, and must not block.
+    """
 
     def __init__(
         self, role: str, workers: int, max_restarts: int, put: Callable[[MetricData], None]
@@ -195,7 +201,8 @@ class MetricEmitter(Observer):
         self._remaining = max_restarts
         self._began_at = time.monotonic()
         self._stop_s: float | None = None
-        """The seconds that it took to stop the previous round's workers."""
+        """The seconds that it took to stop the previous round's workers; None: there was no
+        stop."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         self._remaining = max(self._max_restarts - life.assignment.restart_count, 0)

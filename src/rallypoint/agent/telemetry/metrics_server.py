@@ -38,7 +38,7 @@ PLAIN_TEXT = "text/plain; charset=utf-8"
 REQUEST_BYTES = 8192
 CONNECTION_S = 5.0
 CONNECTIONS = 64
-"""The most connections of each kind."""
+"""The most open connections of each `PlaceKind`."""
 BACKLOG = 128
 SHOWN_CHARACTERS = 80
 LAG_EVERY_S = 1.0
@@ -46,7 +46,10 @@ LAG_SAMPLES = 15
 
 
 def bind_metrics(endpoint: Endpoint) -> socket.socket:
-    """Return the listening socket. Blocks while a name is looked up. Raises UsageError."""
+    """Return the listening socket for metrics at this endpoint. Raises UsageError.
+
+    Blocks while a name is looked up.
+    """
     try:
         found = socket.getaddrinfo(
             endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -72,9 +75,9 @@ def _listen(family: int, kind: int, protocol: int, _: str, address: Any) -> sock
 
 
 async def open_health_server(endpoint: Endpoint) -> MetricsServer:
-    """Answers there while the loop runs: an agent that is stopped or hangs answers nobody.
+    """Serve health checks at the endpoint while the loop runs; return the server.
 
-    Raises OSError.
+    An agent that is stopped or hangs answers nobody. Raises OSError.
     """
     found = await asyncio.get_running_loop().getaddrinfo(
         endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -97,7 +100,7 @@ HEALTH = Page(lambda _lag_s: "alive\n", PLAIN_TEXT)
 
 
 class PlaceKind(Enum):
-    """The kinds of places for connections, each of which has `CONNECTIONS`."""
+    """The kinds of places for connections; there are `CONNECTIONS` places of each kind."""
 
     ASKING = auto()  # no whole request has come
     HEALTH = auto()  # reads the answer of a health check
@@ -105,7 +108,10 @@ class PlaceKind(Enum):
 
 
 class MetricsServer:
-    """The server of some pages. For the loop's thread: `open`, then `close`."""
+    """The HTTP server of a few pages.
+
+    For the loop's thread: `open`, then `close`.
+    """
 
     def __init__(
         self,
@@ -113,7 +119,10 @@ class MetricsServer:
         name: str,
         pages: Mapping[str, Page],
     ) -> None:
-        """`name`: the host that a person gave; requests to it are served too. `pages`: by path."""
+        """Make the server; `pages` has the pages by path.
+
+        `name` is the host that a person gave: requests to it are served too.
+        """
         self.pages = pages
         self._listener, self._name = listener, name
         host, port = listener.getsockname()[:2]
@@ -140,7 +149,7 @@ class MetricsServer:
         return page.text(max(self._lags, default=0.0))
 
     async def open(self) -> None:
-        """Start serving."""
+        """Start to accept connections, and to measure the delays of the loop."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         self._connector = Connector(loop)
@@ -148,7 +157,10 @@ class MetricsServer:
         self._tick(loop, None)
 
     def close(self) -> None:
-        """Close every connection. Safe to call again, and without `open`."""
+        """Stop listening, and close every connection.
+
+        Safe to call again, and without `open`.
+        """
         if self._ticker is not None:
             self._ticker.cancel()
         if self._accepting is not None:
@@ -162,7 +174,10 @@ class MetricsServer:
         return next(self._numbers)
 
     def serves(self, host: str) -> bool:
-        """Return whether a request with this Host header is answered."""
+        """Return whether a request with this Host header is answered.
+
+        On loopback only names of loopback are, and the name that a person gave.
+        """
         if not self._is_local:
             return True
         name = _without_port(host).lower()
@@ -183,7 +198,7 @@ class MetricsServer:
         places.arrived(connection.number, source, now)
 
     def forget(self, connection: _Connection) -> None:
-        """Forget a connection that has gone."""
+        """Forget a connection that has gone, and free its place."""
         self._connections.pop(connection.number, None)
         for places in self._places.values():
             places.gone(connection.number)
@@ -263,7 +278,7 @@ class _Connection(asyncio.Protocol):
                 self._answer("200 OK", text, to=words[0], kind=page.kind, place=place)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
-        """Return a Host header that must not be answered; None: there is none."""
+        """Return the Host header for which a request must be refused; None: there is none."""
         for field in fields:
             name, _, value = field.partition(":")
             if name.strip().lower() == "host" and not self._server.serves(value.strip()):
@@ -291,7 +306,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _without_port(host: str) -> str:
-    """Return the name or address of a Host header."""
+    """Return the name or the address in the value of a Host header."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rallypoint.observe.queue import BoundedQueue
 
 CLOSE_S = 2.0
-"""How long a handler may take for the last events."""
+"""How long a handler may take for the last events or metrics, in seconds."""
 
 
 class Telemetry:
@@ -40,9 +40,9 @@ class Telemetry:
         config: AgentConfig,
         print_line: Callable[[str], None] = say,
     ) -> None:
-        """`print_line` takes the lines of the event log handler `console`.
+        """Make the emitters; `print_line` gets the lines of the event log handler `console`.
 
-        Raises UsageError for an event log handler or a port that can't be had.
+        Raises UsageError for an event log handler, a port or a history file that can't be had.
         """
         self.dispatcher = EventDispatcher()
         self._print_line = print_line
@@ -55,9 +55,10 @@ class Telemetry:
         self._progress: TrainerStatus | None = None
         self._goodput: Callable[[], GoodputView | None] = lambda: None
         self.history: HistoryLogs | None = None
-        """The files for the job's history, if this node hosts the job."""
+        """The files for the history of jobs that this node hosts; None: `--history` was not
+        given."""
         self.keeping: Keeping | None = None
-        """Keeps the end of the job; None: that is turned off."""
+        """The object that keeps a record of how the job ended; None: none is kept."""
         self._keep_history(config.observe.history)
         self._keep_job()
         self._serve_metrics()
@@ -96,14 +97,14 @@ class Telemetry:
         self._goodput = goodput
 
     def hang_up(self) -> None:
-        """Stop serving, before the loop ends."""
+        """Stop serving metrics and health checks, before the loop ends."""
         for server in (self._server, self._health):
             if server is not None:
                 server.close()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Around a whole run: reports an error that ends it, then closes.
+        """Return a context for a whole run: it reports an error that ends the run, then closes.
 
         For programs; what was lost is printed to stderr.
         """
@@ -117,14 +118,14 @@ class Telemetry:
                 print_error("rallypoint", line)
 
     def ended(self, finish: Finish) -> None:
-        """Note the decided end of the agent."""
+        """Report the end of the agent to the observers, as `finish` says how it ended."""
         verdict = finish.verdict
         succeeded = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
         text = finish.text or (signal_name(finish.signal) if finish.signal else "")
         self.finished(succeeded, verdict.text if verdict is not None else text)
 
     def finished(self, succeeded: bool, reason: str) -> None:
-        """Note the end of the agent; the first call counts."""
+        """Report the end of the agent to the observers; later calls do nothing."""
         if not self._finished:
             self._finished = True
             self.dispatcher.finished(succeeded, reason)

@@ -14,13 +14,14 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class NotPostedError(Exception):
-    """Why a status did not arrive, for a person."""
+    """A status did not arrive; the text says why, for a person."""
 
 
 def post(receiver: ProgressReceiver, body: bytes, limit_s: float = LIMIT_S) -> None:
-    """Send one status, with the present token of its file, which changes about once an hour.
+    """Send one status to Kubeflow Trainer, with the token that the receiver's file has now.
 
-    Blocks for at most `limit_s`, and while a name is looked up. Raises NotPostedError.
+    The token changes about once an hour. Blocks for at most `limit_s`, and while a name is looked
+    up. Raises NotPostedError.
     """
     try:
         status, said = _asked(receiver, body, limit_s)

@@ -30,7 +30,7 @@ from rallypoint.observe.records import Observer, StatusView, event_now
 
 EVERY_S = 5.0
 MAX_INT32 = (1 << 31) - 1
-"""The largest number that the field can hold."""
+"""The largest number that the field for the remaining seconds can hold."""
 MAX_PAUSE_S = 60.0
 """The longest pause in seconds between failing requests: each failure doubles it, from
 `EVERY_S`."""
@@ -45,7 +45,7 @@ class _Sent(Struct):
 
     waiting: StatusBody | None = None
     error: str = ""
-    """The error of the last request; empty: it has arrived."""
+    """The error of the last request; empty: it has arrived, or there was none."""
     pause_s: float = EVERY_S
 
 
@@ -73,7 +73,7 @@ class TrainerStatus(Observer):
 
     @property
     def pause_s(self) -> float:
-        """Between two requests: more when the last ones have failed."""
+        """The pause between two requests in seconds, longer when the last ones have failed."""
         return self._sent.pause_s
 
     def status(self, view: StatusView) -> None:
@@ -97,7 +97,10 @@ class TrainerStatus(Observer):
             self._put(_metrics(progress, life.assignment) | done)
 
     def close(self, limit_s: float) -> str:
-        """Let the last status be sent. Returns why it was not, for a person. Blocks so long."""
+        """Let the last status be sent, and return why it was not; blocks for `limit_s` at most.
+
+        Empty if it was sent, or if the reason was shown before.
+        """
         if self._queue.close(limit_s):
             return "Kubeflow Trainer did not take the last progress in time"
         return "" if self._is_told else self._sent.error
@@ -151,7 +154,7 @@ class TrainerStatus(Observer):
 
 
 def _metrics(progress: Progress, place: Assignment) -> StatusBody:
-    """Return the metrics of the job's last step, and of its size."""
+    """Return a worker's last step, loss and tokens, and the job's size and restarts."""
     values = {"step": progress.step, "loss": progress.loss, "tokens": progress.tokens}
     values |= {"nodes": place.group_world_size, "workers": place.world_size}
     values["restarts"] = place.restart_count
