@@ -8,7 +8,8 @@ from math import inf
 HELD_BYTES = 4096
 """The number of bytes that are kept of each stream."""
 LINE_BYTES = 1024
-"""The longest line that is read whole; of a longer one only the end is read."""
+"""The length in bytes of the longest line that is read whole; of a longer one only the end is
+read."""
 MOST_LINES = 16
 QUIET_S = 0.1
 """The time in seconds without new data after which an unfinished line counts."""
@@ -45,6 +46,7 @@ class NewestLines:
     def take(self, now: float) -> list[str]:
         """Return the lines since the last call, the newest first, without terminal sequences.
 
+        At most 16; blank ones are left out. An unfinished line counts after QUIET_S without data.
         `now` inf: the stream has ended, and its last line with it.
         """
         *lines, rest = _ENDS.split(self._held)
@@ -69,9 +71,9 @@ def _text(line: bytes) -> str:
 
 
 class UnmatchedNotice:
-    """The timer of the message that nothing has ever matched, after workers have run for a while.
+    """The timer of the message that no line of output has ever matched the progress pattern.
 
-    Times are seconds of any monotonic clock.
+    It runs while workers do. Times are seconds of any monotonic clock.
     """
 
     def __init__(self, limit_s: float = UNMATCHED_S) -> None:

@@ -57,7 +57,7 @@ class _Stream(Struct, eq=False):
 
 
 class Streams:
-    """The streams that the agent has added and that have not ended."""
+    """The workers' streams that the agent has added and that have not ended."""
 
     def __init__(self, channel: Channel, poller: Poller, stderr: ConsoleSink) -> None:
         self._channel, self._poller, self._stderr = channel, poller, stderr
@@ -72,7 +72,7 @@ class Streams:
         self._progress: ProgressReader | None = None
 
     def add(self, request: AddStream, fd: int, console: ConsoleSink | None, now: float) -> None:
-        """Read from this pipe from now on."""
+        """Read a worker's stream from the pipe `fd` from now on."""
         os.set_blocking(fd, False)
         worker = request.worker
         if self._progress is not None:
@@ -109,7 +109,10 @@ class Streams:
             self._progress.look_at_all(now)
 
     def hold_if_full(self, console: ConsoleSink) -> None:
-        """Stop reading from the streams whose console is behind."""
+        """Stop reading from the streams of this console while it is behind.
+
+        Reading goes on once it is not.
+        """
         hold = console.is_full
         if hold == (console in self._held):
             return
@@ -119,7 +122,10 @@ class Streams:
                 self._poller.watch(stream.fd, 0 if hold else select.POLLIN)
 
     def due_at(self) -> float:
-        """Return when `settle` is due, if no data comes before; infinity: never."""
+        """Return when there is something to do even if no data comes; infinity: never.
+
+        For example unfinished lines are shown then, and progress is read.
+        """
         read_at = self._progress.due_at() if self._progress is not None else inf
         return min(*self._due.values(), self.interrupts.due_at(), read_at)
 
@@ -137,7 +143,10 @@ class Streams:
             self._progress.look(now)
 
     def release_interrupts(self, now: float) -> None:
-        """Show tracebacks that were held back for long enough."""
+        """Show tracebacks that were held back for HOLD_S.
+
+        Those that end in a KeyboardInterrupt are counted instead.
+        """
         for fd in self.interrupts.overdue(now):
             self._release(self._streams[fd])
 
@@ -159,7 +168,7 @@ class Streams:
         return self._past.output_of(request, now)
 
     def end_all(self, now: float) -> None:
-        """Stop reading from all streams."""
+        """Stop reading from all streams; show what is unfinished, and close pipes and files."""
         for stream in list(self._streams.values()):
             self._end(stream, now)
 
