@@ -45,7 +45,7 @@ def worker_cpus(
 ) -> tuple[list[frozenset[int]], str]:
     """Return the CPUs of each worker, by local rank, and a remark for the user, or an empty one.
 
-    `visible` is the value of CUDA_VISIBLE_DEVICES. With an empty list the workers run unbound.
+    `visible` is the value of CUDA_VISIBLE_DEVICES. An empty list of CPUs: the workers run unbound.
     Blocks for milliseconds, with GPUs for as long as their driver takes. Raises UsageError if
     binding is impossible, unless `numa` allows running unbound.
     """

@@ -51,7 +51,7 @@ def needs_main_thread(*, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -
 
 
 class ExitWatch:
-    """Calls back once per watched child, from the loop, when the child has exited."""
+    """The watch over children: when one has exited, its callback is called once, from the loop."""
 
     def __init__(
         self,

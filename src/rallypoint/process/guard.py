@@ -77,7 +77,10 @@ def register_self(child_fd: int) -> None:
 
 
 class Guard:
-    """The agent's handle of its guard. Start it before the event loop, stop it last."""
+    """The agent's handle of its guard, the process that kills the workers when the agent dies.
+
+    Start it before the event loop, stop it last.
+    """
 
     def __init__(
         self, process: ForkedProcess, channel: int, lifeline: int, page: SharedPage
@@ -145,8 +148,8 @@ class Guard:
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when signals have reached the guard.
 
-        It also does when the guard has died, which only a SIGKILL can cause. See `read_signals`.
-        After `stop` it is -1.
+        It also becomes readable when the guard has died, which only a SIGKILL can cause. See
+        `read_signals`. After `stop` it is -1.
         """
         return self._lifeline
 

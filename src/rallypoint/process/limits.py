@@ -16,12 +16,12 @@ SHORT_SHARE = 0.9
 _NO_LIMIT = 1 << 60
 """The number of bytes from which on a limit counts as none, as in cgroup v1."""
 _FOR_THE_AGENT = 24
-"""The descriptors of an agent besides those for workers: streams, pipes to its helpers, loop,
-listeners, connections."""
+"""The number of descriptors of an agent besides those for workers: streams, pipes to its helpers,
+loop, listeners, connections."""
 _PER_WORKER = 5
-"""The descriptors for each worker. In the agent, while it starts: two pipes, both ends, later a
-pidfd, and the pipe that all share. In the relay, which has the agent's limit: two pipes and two
-files."""
+"""The number of descriptors for each worker. In the agent, while it starts: two pipes, both ends,
+later a pidfd, and the pipe that all share. In the relay, which has the agent's limit: two pipes and
+two files."""
 
 
 def cant_start_process(error: OSError) -> InfrastructureError:
@@ -158,11 +158,14 @@ class OomWatch:
         self._before = self._count()
 
     def rose(self) -> bool:
-        """Return whether there was a kill since the object was made, or since the last `rearm`."""
+        """Return whether the kernel has killed for memory since the object was made.
+
+        After a `rearm`: since the last one.
+        """
         return self._count() > self._before
 
     def rearm(self) -> None:
-        """Start counting from now, as at the start of a round."""
+        """Count the out-of-memory kills from now on, as at the start of a round."""
         self._before = self._count()
 
     def _count(self) -> int:
@@ -174,7 +177,7 @@ class OomWatch:
 
 
 class MemoryWatch:
-    """The check of the container's memory limit, as the kernel counts it.
+    """The check of how much of the container's memory limit is in use, as the kernel counts it.
 
     Memory that could be freed at once, inactive pages of files, does not count. It is checked
     before each heartbeat, so that peers know why this node may be gone in a moment: by cgroup v2

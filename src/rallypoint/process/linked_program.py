@@ -32,7 +32,7 @@ FromProgram = subprocess.Popen[bytes]
 
 
 class ProgramLink:
-    """The link in both directions, and whether it is intact.
+    """The link to another host, pipes in both directions, and whether it is intact.
 
     Once `may_be_silent` was called nothing here blocks, except `wait_for` and `flush`.
     """

@@ -30,7 +30,7 @@ from rallypoint.process.logs.log_dir import full_place, safe_name
 
 PREFIX = "rallypoint-agent-"
 HOST_PREFIX = "rallypoint-host-"
-"""The prefix of the directories of `rallypoint launch` on its hosts."""
+"""The prefix of the names of the directories of `rallypoint launch` on its hosts."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 JOB_NOTE = "job"
 """The name of the file with the agent's job, for commands on this node."""
@@ -50,7 +50,7 @@ class LocalJob(Struct, frozen=True):
     pid: int = 0
     """The pid of the agent."""
     secret: bytes = b""
-    """The token of this job, where no token of the user's opens it."""
+    """The job's own token, if it has one that the user did not give; else empty."""
 
 
 class Scratch:

@@ -260,7 +260,8 @@ def _candidates(command: WorkerCommand) -> list[str]:
 def _exec_first(programs: Sequence[str], command: WorkerCommand) -> NoReturn:
     """Execute the first of these programs that can be run, as execvp(3) does.
 
-    Raises OSError if none can: EACCES if one may not be executed, else ENOENT.
+    Raises OSError if none can: EACCES if one may not be executed, else ENOENT; any other error at
+    once.
     """
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for program in programs:

@@ -40,10 +40,10 @@ _STATES = {
 async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: float) -> str:
     """Return the stacks of the worker with this pid, or a line about its state.
 
-    `owner` is the process of the worker's session that has told `path` and `signum`. A thread of it
-    is asked first, by a pipe, to write the stacks to `path`. If it has not within half of the time
-    (`timeout_s` seconds), the process is sent `signum`. If that brings none either, the line is
-    from /proc.
+    `owner` is the process of the worker's session that writes its stacks to `path` when it gets
+    `signum`. A thread of it is asked first, by a pipe. If that has not written them within half of
+    `timeout_s` seconds, the process is sent `signum`. If neither brings stacks, the line is from
+    /proc.
     """
     before, began_at = _size(path), asyncio.get_running_loop().time()
     asked = path and before >= 0 and _ask_thread(path, timeout_s / 2)

@@ -135,7 +135,7 @@ def signal_process(pid: int, signum: int) -> bool:
 
 
 def inheritable_fds() -> list[int]:
-    """Return the inherited descriptors above 2 that an exec would leak."""
+    """Return the open descriptors above 2 that an exec would leak: they are not close-on-exec."""
     leaking = []
     for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
         fd = int(name)

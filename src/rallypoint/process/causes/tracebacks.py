@@ -47,7 +47,7 @@ class ChainLink(Struct, frozen=True):
 
 
 class Traceback(Struct, frozen=True):
-    """A chain of tracebacks; the last one is of the exception that left the code."""
+    """A chain of tracebacks, as of chained exceptions; the last one is of the last exception."""
 
     begin: int
     links: tuple[ChainLink, ...]
@@ -177,8 +177,8 @@ def _links(rows: Sequence[str]) -> Iterator[ChainLink]:
 def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str | None]:
     """Return a function that removes the prefix of a traceback from each row.
 
-    It is the text before the traceback in its first row, if the next row has it too; numbers in it
-    may differ.
+    The prefix is the text before the traceback in its first row, if the next row has it too;
+    numbers in it may differ. For a row with another prefix the function returns None.
     """
     following = next((row for row in rows[at + 1 : at + 4] if row.strip() and not is_gap(row)), "")
     if not prefix:

@@ -117,7 +117,8 @@ class LogDir(Struct, frozen=True):
     def begin(self, round_number: int, local_ranks: Iterable[int]) -> str:
         """Make the directory of one round, and in it one for each local rank; return the round's.
 
-        Empty when there are no files. Blocks on the disk.
+        Empty when there are no files. In the layout `rounds` the link `latest` is set to it. Blocks
+        on the disk.
 
         Where a round of that number was there before (a coordinator that lost its memory counts
         anew), its files are continued, but an error file is set aside as `error.json.1`, lest it be

@@ -75,7 +75,7 @@ class StreamWish(Struct, frozen=True):
 
 
 class Copies(Struct, frozen=True):
-    """The copying of a teed stream's lines that contain one of `texts` to the file `path`."""
+    """The copying to the file `path` of a teed stream's lines that contain one of `texts`."""
 
     path: str
     texts: tuple[str, ...]

@@ -36,8 +36,8 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
     """Make the call in a `calls.PickledCall`, and write its result to `result_fd`.
 
     Closes `call_fd`, and no other descriptor. An exception of the function, or of an import for it,
-    is written to the error file, and raised. A launch during the import of the main module ends in
-    SystemExit(1) instead.
+    is written to the error file, and raised. A launch during the import of the main module is
+    written there too, and ends in SystemExit(1).
     """
     import io
     import pickle

@@ -84,7 +84,10 @@ class _Row(Struct):
 
 
 class Drawing:
-    """The unfinished rows of one stream: at most MAX_ROWS of `limit` bytes each."""
+    """The unfinished rows of one stream, as a terminal would show them.
+
+    There are at most MAX_ROWS, of `limit` bytes each.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -154,7 +157,8 @@ class Drawing:
     def finish(self) -> list[bytes]:
         """Return all rows as lines.
 
-        Rows that a finished bar left below the cursor are none, nor are blank ones.
+        Rows that a finished bar left below the cursor are left out, and so are rows that a program
+        has blanked.
         """
         if self._undecided:
             self._write(self._undecided, [])
@@ -258,9 +262,9 @@ _ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x80-\xbf]")
 _WIDE = re.compile(rb"[\xe3-\xed\xf0-\xf4]")
 
 WorkerKey: TypeAlias = tuple[int, int]
-"""A worker: its round and local rank."""
+"""The key of a worker: its round and its local rank."""
 Key: TypeAlias = tuple[WorkerKey, int]
-"""A worker's stream: stdout (1) or stderr (2)."""
+"""The key of a worker's stream: the worker, and 1 for stdout or 2 for stderr."""
 
 
 class Region:

@@ -150,7 +150,7 @@ class LineAssembler:
         return self._lines(lines)
 
     def _stop_drawing(self) -> None:
-        """Return to lines, if nothing that was drawn is left."""
+        """Treat the stream as plain lines again, if nothing that was drawn is left."""
         if self._drawing is not None and self._drawing.is_plain:
             self._held, self._drawing = self._drawing.rest, None
 

@@ -24,10 +24,10 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
 
     `fd` is the console (1 or 2), or 0 for none; `lines` says that the console gets whole lines
     behind `prefix` instead of raw bytes. An empty `path` is no file, and `max_bytes` 0 no limit of
-    one. `keep_tail`: tracebacks in the stream are remembered. Lines for the console in which one of
-    `copy_if` is found also go to the file `copy_to`, which streams share. `draws` lets a terminal
-    redraw what the stream does not finish. Lines that are `teed` go to the program's object in
-    place of the console, if there is one.
+    its size. `keep_tail`: tracebacks in the stream are remembered. Lines for the console in which
+    one of `copy_if` is found also go to the file `copy_to`, which streams share. `draws` lets a
+    terminal redraw what the stream does not finish. Lines that are `teed` go to the program's
+    object in place of the console, if there is one.
     """
 
     worker: WorkerKey
@@ -149,7 +149,7 @@ class OutputIs(msgspec.Struct, frozen=True, tag="output"):
 
 
 class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """The report that a file or console took no more. Sent once for each.
+    """The report that a file or console could not be opened or written. Sent once for each.
 
     `path` is `stdout` or `stderr` for a console.
     """

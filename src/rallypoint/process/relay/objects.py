@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 class StreamObjects:
     """The objects that the program has as `sys.stdout` and `sys.stderr` when this is made.
 
-    Plain streams of descriptors 1 and 2 are none. For one relay and those that replace it.
+    Those that are the plain streams of descriptors 1 and 2 are left out. For one relay and those
+    that replace it.
     """
 
     def __init__(self) -> None:

@@ -37,9 +37,10 @@ class Profile(Struct, frozen=True):
 
     expressions: tuple[str, ...]
     draws_bars: bool = False
-    """Whether it draws bars, of which one with fewer steps than the longest is an evaluation."""
+    """Whether the trainer draws bars, of which one with fewer steps than the longest is an
+    evaluation."""
     by_last_rank: bool = False
-    """Whether the last rank of the job prints it, not the first."""
+    """Whether the last rank of the job prints these lines, not the first."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -95,7 +96,7 @@ class ProgressPattern:
         self._wanted = groups & {STEP, "loss", "tokens"}
 
     def read(self, newest_first: Iterable[str]) -> PatternReading:
-        """Return the progress in the newest lines, with the last of each value.
+        """Return the progress in these lines, which come newest first: the newest of each value.
 
         Takes as long as the regular expression does.
         """

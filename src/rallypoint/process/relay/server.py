@@ -211,7 +211,7 @@ class _RelayLoop:
 
 
 def _consoles(objects: Mapping[int, int]) -> dict[tuple[int, bool], ConsoleSink]:
-    """Return the consoles by descriptor, 1 or 2, and whether they are for teed lines."""
+    """Return the consoles by descriptor, 1 or 2, and by whether they are for teed lines."""
     plain = open_consoles()
     consoles = {(fd, teed): console for fd, console in plain.items() for teed in (False, True)}
     for fd, pipe in objects.items():

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
 JOIN_S = 0.05
-"""How long bytes that are passed on as they come wait for the end of their line, in seconds:
-`print` may write a line and its end one after the other, and other workers between them."""
+"""The time in seconds for which an unfinished line of a stream without prefix waits for its end,
+before it is passed on. `print` may write a line and its end one after the other, and other workers
+between them."""
 
 
 class _Stream(Struct, eq=False):
@@ -130,7 +131,10 @@ class Streams:
         return min(*self._due.values(), self.interrupts.due_at(), read_at)
 
     def read_ready(self, ready: Collection[int], now: float) -> None:
-        """Read one piece from each ready pipe, and handle what is due."""
+        """Read one piece from each ready pipe whose console is not behind, and handle what is due.
+
+        What is due: unfinished lines are shown, and progress is read.
+        """
         for fd in ready:
             stream = self._streams.get(fd)
             if stream is not None and not (stream.console is not None and stream.console.is_full):
@@ -157,7 +161,10 @@ class Streams:
             self._pass_on_rest(stream)
 
     def last_words(self, worker: WorkerKey, now: float) -> LastWords:
-        """Read the worker's pipes, and return its last words until now."""
+        """Read the worker's pipes, and return its last words until now.
+
+        They are the remembered tracebacks and the ends of its output.
+        """
         for stream in list(self._streams.values()):
             if stream.worker == worker:
                 self._read(stream, _PIPE_BYTES, now)
