@@ -51,8 +51,8 @@ def tell(
     """Do what the dead agent's notice asks for: report the death, or release the job's record.
 
     For a child of the agent, its guard. Takes `_LIMIT_S` at most. `data` is the encoded notice.
-    Returns a function that reports to the coordinator that leads next, for `NEXT_LEADER_S` at most;
-    None: there is nothing left to do.
+    Nothing is released while the agent lives. Returns a function that reports to the coordinator
+    that leads next, for `NEXT_LEADER_S` at most; None: there is nothing left to do.
     """
     notice, began_at = death_notice.decode(data), time.monotonic()
     is_told = False

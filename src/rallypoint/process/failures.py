@@ -36,7 +36,7 @@ _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGABRT, _SIGBUS, _SIGKILL = 6, 7, 9
 _YEAR_9999_S = 253_370_764_800
 NO_WORDS = LastWords()
-"""The output of a worker without any, or whose output is not read."""
+"""The last words of a worker that wrote nothing, or whose output is not read."""
 
 
 UNKNOWN_PROGRAM = Program()

@@ -61,7 +61,10 @@ def blocked(signals: Iterable[signal.Signals | int]) -> Iterator[None]:
 
 @contextmanager
 def keep_dispositions() -> Iterator[None]:
-    """Restore signal handlers and the wake-up descriptor at the end. For the main thread."""
+    """Restore signal handlers and the wake-up descriptor at the end of the block.
+
+    For the main thread.
+    """
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     wakeup_fd = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup_fd)

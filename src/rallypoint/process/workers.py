@@ -36,8 +36,8 @@ class WorkerSet:
     """The workers of one round on this node, by local rank.
 
     Call `start` once, then signal them, then `reap` until it returns nothing. Needs a running loop
-    (a selector loop). A leader that has exited stays a zombie until `reap`, which keeps the numbers
-    of its group and session its own.
+    (a selector loop). A worker that has exited stays a zombie until `reap`, so that the numbers of
+    its process group and session are not reused.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class WorkerSet:
         """Start one worker per command, in the order of local ranks.
 
         `on_exit(exit)` is called from the loop, once per worker, however it ends; by then the exit
-        is in `exits`. If one can't be started, none is left and the error of `spawn` is raised.
+        is in `exits`. If one can't be started or watched, none is left, and the error of `spawn` or
+        `ExitWatch.watch` is raised.
         """
         if self.pids:
             raise InvariantError("a set of workers was started twice")

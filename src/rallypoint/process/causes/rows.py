@@ -18,7 +18,8 @@ No other row has this character."""
 def rows_of(pieces: Iterable[StreamPiece]) -> list[str]:
     """Return the rows of these pieces of one stream, each once; pieces may overlap.
 
-    A row of its own stands for each gap between pieces. A row whose beginning is lost is left out.
+    A row of its own stands for each gap between pieces. A row whose beginning is lost is left out,
+    unless a traceback begins in it.
     """
     rows: list[str] = []
     text, end = b"", 0

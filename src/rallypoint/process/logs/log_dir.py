@@ -146,7 +146,7 @@ class LogDir(Struct, frozen=True):
 
         Never raises.
 
-        `keep` is true when a user asked for files (redirect, tee) and something failed.
+        For example files that a user asked for (redirect, tee) are kept when the job has failed.
         """
         if self.is_temporary and self.root and not keep:
             remove_tree(self.root)

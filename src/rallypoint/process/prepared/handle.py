@@ -162,7 +162,8 @@ class PreparedProcess:
         The `pass_fds` of a command are the descriptors of its call and of its result, then those in
         the arguments; such a command's `argv` is not used.
 
-        Raises PreparedProcessLostError or WorkerForkError.
+        Raises PreparedProcessLostError, WorkerForkError, or OSError when there is no descriptor for
+        a pipe.
         """
         go_read, go_write = syscalls.pipe_above_standard_fds()
         pids: list[int] = []

@@ -63,7 +63,7 @@ class Channel:
             self.report(WriteFailed(path, number or 0))
 
     def send(self) -> None:
-        """Send as many reports as fit."""
+        """Send as many of the unsent reports as fit; drop them if the agent is gone."""
         while self._reports:
             try:
                 self._control.send(self._reports[0])

@@ -317,7 +317,7 @@ class Relay(Struct, eq=False):
     # --- receiving
 
     def _listen(self) -> None:
-        """Attach to the running loop, the first time that there is one."""
+        """Have the event loop read the control channel, the first time that a loop runs."""
         if self._loop is not None or self.is_lost:
             return
         try:

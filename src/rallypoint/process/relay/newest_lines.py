@@ -80,16 +80,16 @@ class UnmatchedNotice:
         self._left_s, self._began_s = limit_s, inf
 
     def run(self, now: float) -> None:
-        """Note that workers run. May be repeated."""
+        """Let the timer run from now on, because workers do. May be repeated."""
         self._began_s = min(self._began_s, now)
 
     def stop(self, now: float) -> None:
-        """Note that no workers run. May be repeated."""
+        """Stop the timer until `run`, because no workers run. May be repeated."""
         self._left_s -= max(now - self._began_s, 0.0) if self._began_s < inf else 0.0
         self._began_s = inf
 
     def settle(self) -> None:
-        """End the timer: something has matched, or the message was sent."""
+        """End the timer for good: something has matched, or the message was sent."""
         self._left_s = inf
 
     def due_at(self) -> float:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 CONTEXT_BYTES = 256
-"""The most bytes before the header that are remembered; they show whether Python ignored the
-exception."""
+"""The most bytes before a traceback's header that are remembered; they show whether Python ignored
+the exception."""
 CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 2 * 1024, 6 * 1024, 2 * 1024, 3 * 1024
 """The limits in bytes for one traceback: its earlier chain, the part from its header on, the frames
 before the exception, and the part from the exception on."""
@@ -59,7 +59,7 @@ class LastWords(Struct, frozen=True):
 
 
 def what_in(end: StreamPiece) -> tuple[StreamPiece, ...]:
-    """Return the last message of a C++ exception in the end of a stream as a piece.
+    """Return the piece with the last message of a C++ exception in this end of a stream.
 
     Empty: there is none.
     """

@@ -295,5 +295,5 @@ class _Prompts:
             self._channel.report(SharedInput())
 
     def answered(self, worker: WorkerKey) -> None:
-        """Note that the worker writes again, or never will."""
+        """Note that the worker waits no longer: it writes again, or has ended."""
         self._asking.discard(worker)
