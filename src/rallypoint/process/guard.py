@@ -376,9 +376,10 @@ def _sweep(places: set[str]) -> None:
 
 
 def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
-    """Return the milliseconds until the lease of a worker may be over; None: none can be.
+    """Return the milliseconds until the guard may have to kill workers for the lease's end.
 
-    An hour at most. Suspended time does not count here; it is noticed at the wake-up.
+    An hour at most; None: there is no lease, or no worker. Suspended time does not count here; it
+    is noticed at the wake-up.
     """
     look_ns = liveness.next_look_ns(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed

@@ -253,9 +253,10 @@ def _counter_files() -> tuple[str, ...]:
 
 
 def _memory_folders() -> tuple[str, ...]:
-    """Return the possible memory folders of cgroup v2 and v1, this process's before the root's.
+    """Return the possible folders of the memory cgroup, this process's before the root's.
 
-    They may not exist. Empty if this process's cgroup can't be read.
+    They are those of cgroup v2 and v1, and may not exist. Empty if this process's cgroup can't be
+    read.
     """
     try:
         with open("/proc/self/cgroup") as file:

@@ -65,7 +65,7 @@ freed."""
 
 
 def set_title(text: str) -> None:
-    """Show this text as the title of a forked helper, after `load`."""
+    """Show this text as the title of a forked helper; `load` was called before the fork."""
     title, calls, stat = os.fsencode(text), load(), _stat()
     if calls is None or stat is None:
         return
@@ -104,9 +104,10 @@ def of_worker(environ: Mapping[str, str]) -> str:
 
 
 def set_name(name: str) -> None:
-    """Set the name in `ps -o comm` and `top`, of which 15 bytes count, after `load`.
+    """Set the name in `ps -o comm` and `top`, of which 15 bytes count.
 
-    By a system call: /proc/self/comm may belong to root.
+    In a forked child `load` must have been called before the fork. By a system call:
+    /proc/self/comm may belong to root.
     """
     if (calls := load()) is not None:
         calls.name(_PR_SET_NAME, os.fsencode(name)[:15], 0, 0, 0)

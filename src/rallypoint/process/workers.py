@@ -60,7 +60,7 @@ class WorkerSet:
         self.pids: tuple[int, ...] = ()
         """The pids by local rank; also after the workers are gone."""
         self.exits = WorkerExits()
-        """The noticed exits of workers."""
+        """The exits of workers that were noticed so far, by local rank."""
         self._held: set[int] = set()  # Started and not reaped: running, or a zombie of ours.
         self._all_exited = asyncio.Event()
         self._all_exited.set()

@@ -119,7 +119,7 @@ def _uncaught(
     """Return the last traceback that was certainly uncaught, and the last one that may have been.
 
     The source of the program shows whether a handler may have caught the exception. Either is None
-    if there is none; the second one is only looked for behind the first.
+    if there is none; the second one is only looked for after the first in the output.
     """
     possible = None
     for each in reversed(found):
@@ -180,10 +180,11 @@ def _class_of(link: ChainLink) -> str:
 
 
 def _text_rows(rows: Sequence[str], link: ChainLink, found: Sequence[Traceback]) -> list[str]:
-    """Return the rows of the exception's text below its first row.
+    """Return the rows of the exception's text below its first row, some 80 at most.
 
-    They end before a known tail (output that may follow a program's end), before another traceback,
-    or with the first gap. They include later output that can't be distinguished from the text.
+    They end before a known tail (output that may follow a program's end), a row with another
+    prefix, or another traceback, or with the first gap. They include later output that can't be
+    distinguished from the text.
     """
     begins = {each.begin for each in found}
     kept: list[str] = []

@@ -25,7 +25,7 @@ class TraceFrame(Struct, frozen=True):
 
 
 class ChainLink(Struct, frozen=True):
-    """One traceback of a chain. Rows are numbered from 0."""
+    """One traceback of a chain of exceptions. Rows of the output are numbered from 0."""
 
     begin: int
     error_at: int

@@ -82,17 +82,17 @@ class Copies(Struct, frozen=True):
 
 
 class Inherit(Struct, frozen=True):
-    """The route of a worker that writes to the agent's own descriptor."""
+    """The route of a stream for which the worker inherits the agent's own descriptor."""
 
 
 class ToFile(Struct, frozen=True):
-    """The route of a worker that writes to this file directly."""
+    """The route of a stream that the worker writes to the file `path` directly."""
 
     path: str
 
 
 class ToRelay(Struct, frozen=True):
-    """The route of a worker that writes to a pipe, which the relay reads.
+    """The route of a stream that the worker writes to a pipe, which the relay reads.
 
     `path` is empty without a file. The file is rotated when it reaches `max_bytes`; 0: no limit.
     `keep_tail`: the relay remembers the stream's tracebacks for the report of a failure.
@@ -262,7 +262,7 @@ def to_map(val_or_map: StdMap, local_world_size: int) -> dict[int, Std]:
 
 
 def names_any(wanted: StdMap) -> bool:
-    """Return whether a stream of any worker is named."""
+    """Return whether `wanted` names a stream of any worker."""
     return bool(wanted if isinstance(wanted, Std) else any(wanted.values()))
 
 

@@ -137,7 +137,7 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def set_environ(environ: Mapping[str, str]) -> None:
-    """Replace the environment by this one."""
+    """Replace this process's environment by `environ`."""
     os.environ.clear()
     os.environ.update(environ)
 

@@ -145,7 +145,8 @@ class Drawing:
     def settle(self, now: float) -> list[bytes]:
         """Drop the rows above the cursor to which it has not returned for SETTLED_S.
 
-        Returns them as lines, without blanked ones.
+        Returns them as lines, without blanked ones. What a finished bar left below the cursor is
+        dropped, too.
         """
         lines: list[bytes] = []
         while self._cursor > 0 and self._rows[0].touched_s + SETTLED_S <= now:

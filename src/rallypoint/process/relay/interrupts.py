@@ -51,9 +51,9 @@ class Interrupts:
         self._folds = True
 
     def feed(self, fd: int, lines: bytes, prefix: int, now_s: float) -> bytes:
-        """Return those of these whole lines that are to be shown now; tracebacks are held back.
+        """Return the lines to show now: of these whole lines, and of those held back before.
 
-        Each line begins with a prefix of `prefix` bytes.
+        Tracebacks are held back. Each line begins with a prefix of `prefix` bytes.
         """
         if not self._folds or not lines:
             return lines

@@ -58,7 +58,7 @@ class Newest(Struct, frozen=True):
 
 
 class KeptOutput:
-    """The kept output of one stream."""
+    """The newest output of one stream, as much as is kept."""
 
     __slots__ = ("_begin", "_held", "_marks")
 

@@ -114,14 +114,14 @@ class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
 
 
 class TailIs(msgspec.Struct, frozen=True, tag="tail"):
-    """The answer to `AskTail`."""
+    """The answer to `AskTail`: the last words of one worker."""
 
     ask: int
     words: LastWords
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
-    """The answer to `AskDrain` and `AskProgress`."""
+    """The answer to `AskDrain` and `AskProgress`: all output so far was written, or matched."""
 
     ask: int
 

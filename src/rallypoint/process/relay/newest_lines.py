@@ -6,7 +6,7 @@ import re
 from math import inf
 
 HELD_BYTES = 4096
-"""The number of bytes that are kept of each stream."""
+"""The most bytes that are kept of each stream: its newest ones."""
 LINE_BYTES = 1024
 """The length in bytes of the longest line that is read whole; of a longer one only the end is
 read."""
@@ -93,5 +93,5 @@ class UnmatchedNotice:
         self._left_s = inf
 
     def due_at(self) -> float:
-        """Return when to send the message; inf: not at present."""
+        """Return when to send the message that nothing has matched; inf: not at present."""
         return self._began_s + self._left_s

@@ -186,7 +186,7 @@ class _Memory:
             pass
 
     def write(self, local_rank: int, progress: Reported) -> None:
-        """Write the progress of a worker."""
+        """Write the progress of a worker to the shared memory; errors are ignored."""
         word = at.first_word(local_rank) + at.OUTPUT_STEP
         try:
             if self._fd >= 0:
@@ -215,7 +215,7 @@ class _Memory:
 
 
 class TooSlowError(Exception):
-    """The match took longer than the limit, and was ended."""
+    """A match of the progress pattern took longer than the limit, and was ended."""
 
 
 class MatchLimit:

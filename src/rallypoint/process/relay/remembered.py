@@ -85,7 +85,7 @@ class Remembered:
     __slots__ = ("_before", "_blocks", "_end")
 
     def __init__(self, begin: int = 0) -> None:
-        """Begin at this position of the stream."""
+        """Begin to remember tracebacks at this position of the stream."""
         self._end, self._before = begin, b""
         self._blocks: list[_Block] = []
 
@@ -112,7 +112,7 @@ class Remembered:
         return (self._before + data)[-_LINE_BYTES:]
 
     def _look_for_headers(self, data: bytes) -> None:
-        """Begin to remember at each header that ends within `data`."""
+        """Begin to remember a traceback at each header that ends within `data`."""
         shift = len(self._before)
         seam = self._before[1 - len(HEADER) :] + data[: len(HEADER) - 1]
         is_cut = HEADER in seam
@@ -152,7 +152,7 @@ class Remembered:
 
 
 class _Growing:
-    """A piece that grows up to a limit."""
+    """A piece of a stream that grows up to a limit."""
 
     __slots__ = ("at", "data", "limit")
 

@@ -176,7 +176,7 @@ class ConsoleSink:
         return self._region.due_at()
 
     def write_raw(self, data: bytes) -> None:
-        """Append bytes as they are."""
+        """Append bytes as they are; they are dropped if the reader has gone."""
         if data and not self._gone:
             self._backlog.append(data)
             self._at_line_start = data.endswith(b"\n")
@@ -218,7 +218,7 @@ class ConsoleSink:
             self._region.show_status(text)
 
     def show(self, key: Key, rows: list[bytes]) -> None:
-        """Replace the rows of a stream that are shown below the lines."""
+        """Replace the rows of a stream that a terminal shows below the lines."""
         if self.is_terminal and not self._gone and self._region.show(key, rows):
             self._close_line()
 
@@ -312,7 +312,7 @@ class LogFile:
         self._whole = True  # what is in it ends where a line ends
 
     def write(self, data: bytes) -> None:
-        """Append the data, and rotate as often as needed."""
+        """Append the data, and rotate as often as needed. Raises OSError."""
         if self._limit:
             while self._size + len(data) > self._limit:
                 fits = self._fitting(data)

@@ -104,7 +104,7 @@ class Streams:
         self._progress.begin(request)
 
     def finish_progress(self, now: float) -> None:
-        """Search all output so far for progress."""
+        """Read all pipes, and search all output so far for progress."""
         self.read_all(now)
         if self._progress is not None:
             self._progress.look_at_all(now)
