@@ -64,7 +64,8 @@ class OutputReader:
         """Prepare to read the streams of these workers of one round.
 
         `unfinished`: unfinished lines are given, too; `read` is then to be called only once.
-        Otherwise the first `read` gives each stream's position, even if the stream has no lines.
+        Otherwise the first `read` gives the position of each stream that begins with its newest
+        lines, even if there are none.
         """
         self._outputs, self._round = outputs, round_number
         self._start, self._unfinished = start, unfinished
