@@ -30,7 +30,7 @@ def allowed_cpus() -> frozenset[int]:
 
 
 class Hardware(Struct, frozen=True):
-    """The sources of the CPUs and GPUs."""
+    """The functions that return the GPUs and the allowed CPUs, and the path of the folder /sys."""
 
     gpus: Callable[[], Sequence[Gpu] | None] = nvml_gpus
     allowed: Callable[[], frozenset[int]] = allowed_cpus
@@ -45,9 +45,9 @@ def worker_cpus(
 ) -> tuple[list[frozenset[int]], str]:
     """Return the CPUs of each worker, by local rank, and a remark for the user, or an empty one.
 
-    `visible` is CUDA_VISIBLE_DEVICES. No CPUs at all: the workers run unbound. Blocks for
-    milliseconds, with GPUs for as long as their driver takes. Raises UsageError if binding is
-    impossible, unless `numa` allows running unbound.
+    `visible` is the value of CUDA_VISIBLE_DEVICES. An empty list of CPUs: the workers run unbound.
+    Blocks for milliseconds, with GPUs for as long as their driver takes. Raises UsageError if
+    binding is impossible, unless `numa` allows running unbound.
     """
     mode = AffinityMode(numa.affinity_mode)  # torch's own will do
     asked = f"{named.numa_binding} {mode}"
@@ -73,7 +73,10 @@ def worker_cpus(
 def _homes_of_gpus(
     gpus: Sequence[Gpu], seen: Sequence[int | None], workers: int, cpus: Sequence[Cpu], sys: str
 ) -> list[int]:
-    """Return the NUMA node of every GPU that is visible."""
+    """Return the NUMA node of each visible GPU, in the order of `seen`.
+
+    Raises BindingImpossible if there are fewer GPUs than workers, or a GPU's node is not known.
+    """
     if len(seen) < workers:
         raise BindingImpossible(
             f"{count(workers, 'worker')}, but {count(len(seen), 'GPU')} visible (with"
@@ -95,11 +98,12 @@ def _homes_of_gpus(
 
 
 def read_cpus(allowed: Set[int], sys: str) -> list[Cpu]:
-    """Return every CPU that is online and allowed, in order.
+    """Return every CPU that is online and in `allowed`, in the order of their numbers.
 
-    Reads some five small files for each.
+    Reads about a dozen small files for each CPU.
 
-    A kernel without NUMA has one node, 0. Raises BindingImpossible when /sys has no CPUs.
+    A kernel without NUMA has one node, 0. Raises BindingImpossible when /sys can't be read, or
+    lists none of the allowed CPUs.
     """
     root = Path(sys, "devices/system")
     try:
@@ -129,7 +133,7 @@ def node_of_pci_device(address: str, sys: str) -> int | None:
 
 
 def _nodes(folder: Path) -> dict[int, int]:
-    """Return the NUMA node of each CPU."""
+    """Return the NUMA node of each CPU; empty where the kernel has no NUMA."""
     nodes: dict[int, int] = {}
     if folder.is_dir():
         for node in sorted(parse_cpu_list((folder / "online").read_text())):
@@ -145,7 +149,10 @@ def _cpu(number: int, node: int, folder: Path) -> Cpu:
 
 
 def _last_level_cache(number: int, folder: Path) -> int:
-    """Return the number of a CPU's last-level cache; without cache data, the CPU's own number."""
+    """Return the lowest number of a CPU that shares this CPU's last-level cache.
+
+    Without cache data it is the CPU's own number.
+    """
     last, first_cpu = 0, number
     for index in folder.glob("index*"):
         level = int((index / "level").read_text())

@@ -30,15 +30,17 @@ from rallypoint.wire.frames import FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
 
 _LIMIT_S = 3.0
-"""The time limit of all reports together, in seconds. Without a report the coordinator waits for
-the connection's grace; without a release of the record other nodes wait for the leader's hold."""
+"""The time limit in seconds of the report to the agent's coordinator, or of the release of the
+job's record. Without a report the coordinator waits for the connection's grace; without a release
+of the record other nodes wait for the leader's hold."""
 _END_S = 1.0
-"""How long an agent whose pipe has ended may take to die, in seconds."""
+"""How long an agent whose pipe to the guard has ended may take to die, in seconds."""
 _LOOK_S = 0.01
 
 NEXT_LEADER_S = 40.0
-"""The time limit for the next coordinator, in seconds. With the default hold another node leads
-after 14 s at most, and waits for a lease. Until then it has to be found, and it may die as well."""
+"""The time limit in seconds for reporting to the coordinator that leads next. With the default hold
+of a job's record another node leads after 14 s at most, and waits for a lease. Until then it has to
+be found, and it may die as well."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 _ATTEMPT_S = 1.0
 
@@ -46,11 +48,11 @@ _ATTEMPT_S = 1.0
 def tell(
     data: bytes, agent_pid: int, by_register: ByRegister | None, *, out_of_memory: bool
 ) -> Callable[[], None] | None:
-    """Carry out this notice; takes `_LIMIT_S` at most.
+    """Do what the dead agent's notice asks for: report the death, or release the job's record.
 
-    For a child of the agent.
-
-    Returns what is left to do, which takes `NEXT_LEADER_S` at most; None: nothing.
+    For a child of the agent, its guard. Takes `_LIMIT_S` at most. `data` is the encoded notice.
+    Nothing is released while the agent lives. Returns a function that reports to the coordinator
+    that leads next, for `NEXT_LEADER_S` at most; None: there is nothing left to do.
     """
     notice, began_at = death_notice.decode(data), time.monotonic()
     is_told = False
@@ -78,7 +80,8 @@ def tell(
 def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: bool) -> None:
     """Report the death to the coordinator that leads next, as soon as one does.
 
-    Blocks until one has the report, or does not need it, or as long as a register hangs.
+    Without a register it tries the notice's address until one report is received; with one, until
+    nobody needs the report. Blocks for `NEXT_LEADER_S` at most, unless a register hangs.
     """
     ends_at, pause_s = time.monotonic() + NEXT_LEADER_S, _PAUSE_S
     look = None
@@ -102,9 +105,10 @@ def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: 
 
 
 def _run_limited(body: Callable[[], None], limit_s: float, title: str) -> None:
-    """Run a function in a process that is killed after `limit_s`.
+    """Run a function in a forked process, and kill that process after `limit_s` seconds.
 
-    A register may hang, and the guard has more to do.
+    Returns earlier if it ends. The function asks a register (the place of a job's record), which
+    may hang, and the guard has more to do.
     """
 
     is_over, held_by_it = syscalls.pipe_above_standard_fds()
@@ -126,10 +130,10 @@ def report_death(
     at: tuple[str, int] | None = None,
     out_of_memory: bool = False,
 ) -> bool:
-    """Report this death to the coordinator on one connection; return whether it was received.
+    """Report an agent's death to the coordinator on one connection; return whether it was received.
 
-    Blocks for `limit_s` at most. A coordinator that is gone, slow or foreign raises nothing. `at`
-    is its address; None: the agent's last one.
+    Blocks for about `limit_s` seconds at most. A coordinator that is gone, slow or foreign raises
+    nothing. `at` is its address; None: that of the notice.
     """
     died = AgentDied(notice.incarnation, 0, b"", out_of_memory)
     if isinstance(notice, DeathNotice):

@@ -42,7 +42,10 @@ def _nvml() -> Any:
 
 
 def nvml_gpus() -> tuple[Gpu, ...] | None:
-    """Asks libnvidia-ml. None: there is none, or no driver answers it."""
+    """Return the GPUs that NVIDIA's libnvidia-ml lists, in its order.
+
+    None: there is no such library, or no driver answers it.
+    """
     import ctypes
 
     nvml = _nvml()
@@ -67,10 +70,11 @@ def nvml_gpus() -> tuple[Gpu, ...] | None:
 def visible_gpus(visible: str | None, uuids: Sequence[str]) -> list[int | None]:
     """Return the GPUs, by index, that a CUDA program sees under this value of CUDA_VISIBLE_DEVICES.
 
-    CUDA's rules: unset shows all; entries are indices (`0 1` is 0: what follows the digits does not
-    count) or (unique beginnings of) UUIDs; the list ends at the first entry that names nothing
-    (`-1` is the usual way to say so); naming a GPU twice shows none; of MIG instances a program
-    sees one, whatever the list says (None: its UUID does not tell which GPU it is a part of).
+    CUDA's rules: unset shows all. Entries are indices (`0 1` is 0: what follows the digits does not
+    count) or unique beginnings of UUIDs. The list ends at the first entry that names nothing (`-1`
+    is the usual way to say so). Naming a GPU twice shows none. A MIG instance as the first entry is
+    the only one seen; it is None here, because its UUID does not tell which GPU it is a part of. A
+    later one ends the list.
     """
     if visible is None:
         return list(range(len(uuids)))
@@ -125,17 +129,20 @@ def _pci_address(nvml: object, device: object) -> str:
 def ask_interpreter(
     interpreter: str, program: str, environ: Mapping[str, str], *, timeout_s: float
 ) -> str | None:
-    """Return the stdout of `interpreter -c program`, as `ask_program` does."""
+    """Return the stdout of `interpreter -c program`; None if it fails or takes too long.
+
+    Like `ask_program`, it blocks for up to `timeout_s` seconds.
+    """
     return ask_program([interpreter, "-c", program], environ, timeout_s=timeout_s)
 
 
 def ask_program(
     command: Sequence[str], environ: Mapping[str, str], *, timeout_s: float
 ) -> str | None:
-    """Return the stdout of a program; None if it fails or takes too long.
+    """Return the stdout of a program; None if it can't run, fails or takes too long.
 
-    Blocks for up to `timeout_s`; leaves no process behind; safe to retry. The answer is for us:
-    the other's stderr is thrown away, and secrets are not shown to it.
+    Blocks for up to `timeout_s` seconds; leaves no process of its group behind; safe to retry. The
+    program gets the variables of `environ` without secrets; its stderr is thrown away.
     """
     shown = {name: value for name, value in environ.items() if not is_secret(name)}
     try:

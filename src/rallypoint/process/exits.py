@@ -26,7 +26,10 @@ _POLL_WITHOUT_PIDFD_S = 0.02
 
 
 def peek(pid: int) -> WorkerExit | None:
-    """Return how a child ended, or None while it runs. Does not reap."""
+    """Return how a child ended, or None while it runs. Does not reap.
+
+    The exit has no code and no signal if there is no such child.
+    """
     try:
         result = syscalls.peek_exit(pid)
     except ChildProcessError:
@@ -48,7 +51,7 @@ def needs_main_thread(*, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -
 
 
 class ExitWatch:
-    """Calls back once per watched child, from the loop, when the child has exited."""
+    """The watch over children: when one has exited, its callback is called once, from the loop."""
 
     def __init__(
         self,
@@ -65,7 +68,9 @@ class ExitWatch:
     def watch(self, pid: int, on_exit: Callable[[WorkerExit], None]) -> None:
         """Watch a child of this process that is not reaped yet; it may have exited already.
 
-        Raises OSError when no descriptor is left, RuntimeError when neither way is available.
+        `on_exit` is called once, in the loop. Raises OSError when no descriptor is left or no such
+        process exists. Raises RuntimeError where pidfds are missing and the loop is not in the main
+        thread, which SIGCHLD needs.
         """
         self._callbacks[pid] = on_exit
         try:
@@ -116,7 +121,7 @@ async def wait_until_gone(
 ) -> None:
     """Wait until the process, which need not be a child, has exited.
 
-    Without pidfds it returns soon, and the caller has to look again.
+    Where no pidfd of it can be had, it returns after 20 ms, and the caller has to look again.
     """
     try:
         fd = pidfd_open(pid)
@@ -136,7 +141,7 @@ async def wait_until_gone(
 
 
 class Reaper:
-    """Reaps, after each SIGCHLD, every exited child for which `is_ours(pid)` is false."""
+    """The reaper of adopted orphans: exited children for which `is_ours(pid)` is false."""
 
     def __init__(self, is_ours: Callable[[int], bool], unsubscribe: Callable[[], None]) -> None:
         self._is_ours = is_ours
@@ -144,10 +149,10 @@ class Reaper:
 
     @classmethod
     def install(cls, loop: asyncio.AbstractEventLoop, is_ours: Callable[[int], bool]) -> Reaper:
-        """Start.
+        """Return a reaper that has begun to reap.
 
-        The loop must run in the main thread. `is_ours` must be true for each child that this
-        process started and has not reaped; it is asked within the loop.
+        The loop must run in the main thread, else RuntimeError is raised. `is_ours` must be true
+        for each child that this process started and has not reaped; it is asked within the loop.
         """
         reaper = cls(is_ours, lambda: None)
         reaper._unsubscribe = signals.subscribe(loop, reaper.reap)
@@ -155,7 +160,7 @@ class Reaper:
         return reaper
 
     def reap(self) -> None:
-        """Reap all such children now. Does not block."""
+        """Reap every exited child for which `is_ours(pid)` is false. Does not block."""
         for pid in _children():
             if not self._is_ours(pid):
                 syscalls.reap_if_exited(pid)
@@ -166,7 +171,7 @@ class Reaper:
 
 
 def reap_orphans_of(sids: Collection[int], is_ours: Callable[[int], bool]) -> None:
-    """Reap the exited orphans of these sessions.
+    """Reap the exited children in these sessions for which `is_ours(pid)` is false.
 
     For a process with other children, whose exit statuses other code waits for.
     """

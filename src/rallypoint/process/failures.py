@@ -36,7 +36,7 @@ _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGABRT, _SIGBUS, _SIGKILL = 6, 7, 9
 _YEAR_9999_S = 253_370_764_800
 NO_WORDS = LastWords()
-"""The output of a worker without any, or whose output is not read."""
+"""The last words of a worker that wrote nothing, or whose output is not read."""
 
 
 UNKNOWN_PROGRAM = Program()
@@ -44,9 +44,9 @@ JsonDict = dict[str, Any]
 
 
 class ErrorFile(NamedTuple):
-    """An error file of either form.
+    """The content of an error file in either of torch's forms.
 
-    `data` is its whole content, `raised_at` unix seconds by the worker's clock; None where it has
+    `data` is the whole content, `raised_at` Unix seconds by the worker's clock; None where it has
     no time.
     """
 
@@ -59,7 +59,7 @@ class ErrorFile(NamedTuple):
 def read_error_file(path: str) -> bytes | None:
     """Return the content of an error file.
 
-    None when there is none, it is not a regular file, or longer than 1 MiB.
+    None when there is none, it can't be read, it is not a regular file, or longer than 1 MiB.
 
     Never blocks on a pipe that a worker put there.
     """
@@ -106,16 +106,16 @@ def describe_failure(
     out_of_memory: bool = False,
     shared_memory: str = "",
 ) -> WorkerExit:
-    """Return the exit with a message and the detail behind it, and whether it is a consequence.
+    """Return the exit with a message, the detail behind it, and whether it is a consequence.
 
-    Free of control characters and bounded. A consequence: the worker died because another one or
-    its network was gone, so that it is hardly the first cause (A3). Pure, but for the program's
-    `source_of`, which is asked of the module that a traceback begins in.
+    The texts are bounded and free of control characters. A consequence: the worker died because
+    another one or its network was gone, so that it is hardly the first cause (A3). Pure, except
+    that the program's `source_of` may read files that the tracebacks name.
 
-    A fatal signal is the message, whatever the worker said before, except for SIGABRT, by which C++
-    programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
-    memory in this container (`limits.OomWatch`). `shared_memory`: how full that of the node is, for
-    SIGBUS.
+    A fatal signal is the message, whatever the worker wrote before. After SIGABRT the text of the
+    error is added, because C++ programs end by it after they have printed an exception.
+    `out_of_memory`: the kernel has killed for memory in this container (`limits.OomWatch`).
+    `shared_memory`: the use of the node's shared memory as a text, which is added for SIGBUS.
     """
     tail = _last_lines(words)
     written = parse_error_file(error_file)
@@ -144,11 +144,11 @@ def describe_failure(
 
 
 def _evidence(exit_: WorkerExit, words: LastWords, program: Program) -> tuple[str, str]:
-    """Return an error and its traceback from stderr, or else from stdout.
+    """Return an error and its traceback from stderr, or else from stdout; empty: none was found.
 
-    stdout is used if stderr has nothing but known tails: notebooks and test runners write their
-    errors to stdout. A worker that wrote nothing, or that a signal killed at once, left no
-    evidence.
+    stdout is used if stderr has only rows that may follow a program's end, such as progress bars:
+    notebooks and test runners write their errors to stdout. A worker that wrote nothing, or that a
+    signal killed at once, left no evidence.
     """
     if not may_have_told(exit_) or not (words.stderr or words.stdout):
         return "", ""
@@ -170,7 +170,10 @@ def _last_lines(words: LastWords) -> str:
 
 
 def bounded(exit_: WorkerExit) -> WorkerExit:
-    """Return the exit with its texts cut to the length that may be sent and shown."""
+    """Return the exit with its texts cut to the length that may be sent and shown.
+
+    The beginning of the message and the end of the detail stay; control characters are removed.
+    """
     return replace(
         exit_,
         message=clip_end(plain_text(exit_.message), MESSAGE_LIMIT_BYTES),
@@ -218,7 +221,7 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
 
 
 def parse_error_file(content: bytes | None) -> ErrorFile | None:
-    """Parse an error file; return None if it has neither form."""
+    """Parse an error file; return None if there is none or it has neither of torch's forms."""
     try:
         data: Any = None if content is None else read_object(content)
     except UnreadableJsonError:
@@ -251,7 +254,8 @@ _CRASH_FRAMES, _BEFORE_CRASH = 14, 5
 def _crash_stack(tail: str) -> str:
     """Return the lines just before a fatal signal, and the stack of the thread that got it.
 
-    Empty if Python dumped none. The innermost frames come first; other threads are left out.
+    They are from the dump of Python's faulthandler; empty if there is none. The innermost frames
+    come first; other threads, and frames beyond 14, are left out.
     """
     lines = tail.splitlines()
     header = next((n for n, s in enumerate(lines) if s.startswith("Fatal Python error: ")), None)

@@ -33,12 +33,12 @@ class ForkedProcess:
             return False
 
     def kill(self) -> None:
-        """SIGKILL, now. Harmless when it has exited or was reaped."""
+        """Send SIGKILL to the child; harmless when it has exited or was reaped."""
         if self._exit_code is None:
             syscalls.signal_process(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Reap the child and return its exit code (-n: by signal n).
+        """Reap the child and return its exit code (-n: by signal n; 0 if others have reaped it).
 
         May be called again.
 
@@ -63,11 +63,11 @@ def fork_process(
 ) -> ForkedProcess:
     """Run `body` in a forked child, which exits 0 when it returns and 1 when it raises.
 
-    The child leads its own session, dies (SIGKILL) with this process unless told otherwise, and
-    has no descriptor above 2 but `keep_fds`. It never dies of what others send to every process of
-    a job (`SENT_TO_EVERYBODY`); all other dispositions are Python's defaults. `name` (15 bytes of
-    it count) shows in `ps -o comm`, `title`, if there is one, in `ps -f`. Works within a callback
-    of a running event loop: the child never returns to it, and may run a loop of its own.
+    The child leads its own session, dies (SIGKILL) with this process unless told otherwise, and has
+    no descriptor above 2 but `keep_fds`. It ignores the signals that others send to every process
+    of a job (`SENT_TO_EVERYBODY`); all other dispositions are Python's defaults. `name` (15 bytes
+    of it count) shows in `ps -o comm`, `title`, if there is one, in `ps -f`. Works within a
+    callback of a running event loop: the child never returns to it, and may run a loop of its own.
 
     Raises OSError when the system can't fork.
     """

@@ -56,13 +56,13 @@ TITLE = "worker guard"
 
 _RECORD = struct.Struct("=i")
 _HELPER = 1 << 30
-"""A flag in a record, above all pids."""
+"""The flag, above all pids, in a record about a process that is not a worker."""
 _LONGEST_POLL_MS = 3_600_000
 _STOP_TIMEOUT_MS = 2000
 _KILL_S = 0.2
 _LAST_KILL_S = 1.0
-"""The time for killing workers of an agent that has a notice, in seconds: a worker with much memory
-takes a moment to die, and while one lives nothing is reported."""
+"""The time in seconds for killing the workers of an agent that has left a death notice. A worker
+with much memory takes a moment to die, and while one lives nothing is reported."""
 _BURST_MS = 100
 _QUIET_MS = 1000
 
@@ -77,7 +77,10 @@ def register_self(child_fd: int) -> None:
 
 
 class Guard:
-    """The agent's handle of its guard. Start it before the event loop, stop it last."""
+    """The agent's handle of its guard, the process that kills the workers when the agent dies.
+
+    Start it before the event loop, stop it last.
+    """
 
     def __init__(
         self, process: ForkedProcess, channel: int, lifeline: int, page: SharedPage
@@ -95,14 +98,14 @@ class Guard:
     ) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
-        `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is,
-        but for one that the agent's program keeps (`scratch.py`);
-        the directories that hold them are swept once the workers run.
-        `page`: what an earlier guard was told by. `by_register`: what is done with the register of
-        a job that any of its nodes may lead.
+        The guard removes `temporary_dirs`, absolute paths, when the agent has ended in any way, but
+        not one that the agent's program keeps (`scratch.py`). Once workers run, it also removes
+        what killed agents have left beside them. `page` is the shared memory of an earlier guard;
+        None: a new one. `by_register`: the functions that release and read the register of a job
+        that any of its nodes may lead.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
-        live must then be registered again.
+        live must then be registered again. Raises OSError when the system can't fork.
         """
         page = page or SharedPage()
         syscalls.open_standard_fds()
@@ -145,12 +148,13 @@ class Guard:
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when signals have reached the guard.
 
-        Also when the guard has died, which only a SIGKILL can cause. See `read_signals`.
+        It also becomes readable when the guard has died, which only a SIGKILL can cause. See
+        `read_signals`. After `stop` it is -1.
         """
         return self._lifeline
 
     def read_signals(self) -> tuple[int, ...] | None:
-        """Return the signals that have reached the guard since the last call.
+        """Return the numbers of the signals that have reached the guard since the last call.
 
         Does not block.
 
@@ -174,14 +178,15 @@ class Guard:
     def spare(self, pid: int) -> None:
         """Note that this registered process is not a worker.
 
-        It dies with the agent, but not with the lease.
+        The guard kills it when the agent dies, but not when the node's lease is over.
         """
         _write(self._channel, pid | _HELPER)
 
     def hold(self, until_s: float) -> None:
-        """Let the workers live until then, in seconds on CLOCK_BOOTTIME.
+        """Set the end of the node's lease, after which the guard kills the workers.
 
-        0: as long as they want. The guard ends them a moment later if nobody else does.
+        `until_s` is in seconds on CLOCK_BOOTTIME; 0: no lease ends them. The guard waits a moment
+        longer, so that the agent can end them first.
         """
         had_fence = self._page.held_until_ns > 0
         self._page.hold(until_s)
@@ -189,11 +194,11 @@ class Guard:
             _write(self._channel, 0)
 
     def forget(self, pid: int) -> None:
-        """Forget a worker whose session is empty.
+        """Have the guard forget a worker whose session has no live process any more.
 
         Must be called before the worker is reaped.
 
-        A guard that was stopped has killed the worker already, and knows none.
+        Does nothing after `stop`: the guard has killed the worker then, and is gone.
         """
         if self._channel >= 0:
             _write(self._channel, -pid)
@@ -226,13 +231,13 @@ def _write(fd: int, record: int) -> None:
 
 
 class _Registered:
-    """The guarded processes, according to the records."""
+    """The processes that the guard has to kill, according to the records in its pipe."""
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
         self.workers: set[int] = set()
         self.killed: set[int] = set()
-        """The workers that were killed because their lease was over."""
+        """The workers that were killed because the node's lease was over."""
 
     def apply(self, record: int) -> None:
         pid = abs(record) & ~_HELPER
@@ -256,7 +261,7 @@ def _serve(
 ) -> None:
     """Live as the guard: read records until the agent is gone, then kill what is registered.
 
-    Signals are told by the descriptor `told` meanwhile.
+    Meanwhile the number of each signal that a scheduler sends is written to the descriptor `told`.
     """
     _let_go()
     _tell_signals(told)
@@ -305,7 +310,10 @@ def _end(
     by_register: ByRegister | None,
     oom: OomWatch,
 ) -> None:
-    """End after the agent: kill what is registered, tell of its death, remove what is left."""
+    """End after the agent: kill what is registered, report its death, remove its directories.
+
+    The death is reported if the agent has left a notice and all registered processes have died.
+    """
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
     notice, tell_next = page.notice, None
     limit_s = _LAST_KILL_S if notice else _KILL_S
@@ -327,7 +335,7 @@ def _end(
 
 
 def _tell_signals(told: int) -> None:
-    """Write one byte, its number, for each signal that a scheduler sends to every process."""
+    """Have the number of each signal that a scheduler sends written to `told` as one byte."""
     os.set_blocking(told, False)
 
     def tell(number: int, _frame: object) -> None:
@@ -344,7 +352,10 @@ def _ignore_signals() -> None:
 
 
 def _sweep(places: set[str]) -> None:
-    """Remove directories in a separate process: the guard must not wait for a file system."""
+    """Remove what killed agents have left in these directories, in a separate process.
+
+    The guard must not wait for a file system. Does nothing if the system can't fork.
+    """
     prctl, guard_pid = syscalls.load_prctl(), os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for it.
     try:
@@ -367,9 +378,10 @@ def _sweep(places: set[str]) -> None:
 
 
 def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
-    """Return the milliseconds until a worker may be overdue; None: none can be.
+    """Return the milliseconds until the guard may have to kill workers for the lease's end.
 
-    Suspended time does not count here; it is noticed at the wake-up.
+    An hour at most; None: there is no lease, or no worker. Suspended time does not count here; it
+    is noticed at the wake-up.
     """
     look_ns = liveness.next_look_ns(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
@@ -378,7 +390,10 @@ def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
 
 
 def _keep_fence(page: SharedPage, registered: _Registered) -> None:
-    """Kill the workers whose lease is over. They stay registered until the agent forgets them."""
+    """Kill the workers if the node's lease is over, each once.
+
+    They stay registered until the agent has them forgotten.
+    """
     overdue = liveness.overdue(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed
     )
@@ -388,7 +403,7 @@ def _keep_fence(page: SharedPage, registered: _Registered) -> None:
 
 
 def _read_records(channel: int, registered: _Registered) -> bool:
-    """Apply the records in the pipe; return False at its end.
+    """Apply the records in the pipe, which register or forget processes; return False at its end.
 
     Writes and reads are whole records.
     """
@@ -404,7 +419,10 @@ def _read_records(channel: int, registered: _Registered) -> bool:
 
 
 def _let_go() -> None:
-    """Hold neither the console nor a directory: a guard must keep no terminal or mount busy."""
+    """Replace descriptors 0 to 2 by the null device, and leave the directory for `/`.
+
+    A guard must keep no terminal or mount busy.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -421,7 +439,10 @@ _LONGEST_NS = 2**62
 
 
 class SharedPage:
-    """Made before the guard is forked. Nobody else may write to it."""
+    """The memory that an agent shares with its guard: the end of the lease, and the death notice.
+
+    Made before the guard is forked. Only the agent may write to it.
+    """
 
     def __init__(self) -> None:
         self._bytes = memoryview(mmap.mmap(-1, mmap.PAGESIZE))
@@ -429,23 +450,23 @@ class SharedPage:
 
     @property
     def held_until_ns(self) -> int:
-        """0: what runs here need not end with any lease."""
+        """The end of the node's lease in nanoseconds on CLOCK_BOOTTIME; 0: there is no lease."""
         return self._words[_HELD_UNTIL]
 
     def hold(self, until_s: float) -> None:
-        """Set the end of the lease in seconds on CLOCK_BOOTTIME; 0: none."""
+        """Set the end of the node's lease in seconds on CLOCK_BOOTTIME; 0: none."""
         self._words[_HELD_UNTIL] = min(int(until_s * _NS_PER_S), _LONGEST_NS)
 
     @property
     def notice(self) -> bytes:
-        """Return the notice; empty: there is none.
+        """The encoded notice of what to do when the agent has died; empty: there is none.
 
-        For a reader that knows that the agent is dead.
+        To be read only when the agent is dead.
         """
         return bytes(self._bytes[_NOTICE_AT : _NOTICE_AT + self._words[_LENGTH]])
 
     def leave_notice(self, notice: bytes) -> None:
-        """Replace the notice; b"": none. One that is too long counts as none."""
+        """Replace the agent's death notice; b"": none. One that is too long counts as none."""
         self._words[_LENGTH] = 0
         end = _NOTICE_AT + len(notice)
         if end <= len(self._bytes):

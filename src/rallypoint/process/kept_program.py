@@ -26,12 +26,16 @@ _END_S = 5.0
 
 
 class KeptProgram:
-    """A running program. For one thread at a time."""
+    """A running program and its directory, which both end when this process does.
+
+    For one thread at a time.
+    """
 
     def __init__(self, argv: Sequence[str], directory: str, output: int | IO[bytes] | None) -> None:
-        """`directory` is made, and removed in the end; its parent is there.
+        """Start the program `argv` under a keeper, a process that makes and removes `directory`.
 
-        `output` is for all that the program writes. Raises OSError.
+        The parent of `directory` must exist. `output` gets all that the program and the keeper
+        write. Raises OSError if the keeper can't be started.
         """
         keeper = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
         self._keeper = subprocess.Popen(
@@ -43,15 +47,15 @@ class KeptProgram:
         )
 
     def is_alive(self) -> bool:
-        """Return whether the program runs, or its directory still exists."""
+        """Return whether the keeper runs: the program does, or its directory still exists."""
         return self._keeper.poll() is None
 
     def stop(self) -> None:
-        """End the program, and remove the directory.
+        """End the program by SIGTERM, and remove the directory.
 
         May be called again.
 
-        Blocks for 5 s, if it does not end by itself.
+        Blocks until both are done; a program that runs on for 5 s is killed.
         """
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
@@ -59,7 +63,10 @@ class KeptProgram:
 
 
 def keep(owner: int, directory: str, argv: Sequence[str]) -> int:
-    """Run the program in the keeper, and return how it has ended."""
+    """Run the program and its directory as the keeper; return its exit code (-n: by signal n).
+
+    The program is ended when the process `owner` ends or closes this process's stdin.
+    """
     os.mkdir(directory, 0o700)
     try:
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=_with_keeper())
@@ -86,7 +93,7 @@ def _end_with(owner: int, program: subprocess.Popen[bytes]) -> None:
 
 
 def _with_keeper() -> Callable[[], object]:
-    """Return the function by which a child asks to be killed with this process.
+    """Return the function by which a child has itself killed when this process ends.
 
     Where there is no prctl the function does nothing.
     """

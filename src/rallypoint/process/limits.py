@@ -12,15 +12,16 @@ from rallypoint.errors import MACHINE_ERRNOS, InfrastructureError, during
 
 _MORE_PROCESSES = "raise ulimit -u (or pids.max of the container), or free memory"
 SHORT_SHARE = 0.9
-"""A share of a container's limit of memory: above it memory is short."""
+"""The share of a container's memory limit from which on memory is short."""
 _NO_LIMIT = 1 << 60
-"""Bytes: cgroup v1 has a number for none."""
+"""The number of bytes from which on a limit counts as none, as in cgroup v1."""
 _FOR_THE_AGENT = 24
-"""Descriptors of an agent: streams, pipes to its helpers, loop, listeners, connections."""
+"""The number of descriptors of an agent besides those for workers: streams, pipes to its helpers,
+loop, listeners, connections."""
 _PER_WORKER = 5
-"""The descriptors for each worker. In the agent, while it starts: two pipes, both ends, later a
-pidfd, and the pipe that all share. In the relay, which has the agent's limit: two pipes and two
-files."""
+"""The number of descriptors for each worker. In the agent, while it starts: two pipes, both ends,
+later a pidfd, and the pipe that all share. In the relay, which has the agent's limit: two pipes and
+two files."""
 
 
 def cant_start_process(error: OSError) -> InfrastructureError:
@@ -41,7 +42,10 @@ def cant_start_process(error: OSError) -> InfrastructureError:
 
 
 def cant_start_workers(error: OSError) -> InfrastructureError | None:
-    """Return the error, one line, for a resource that this machine lacks; None for other errors."""
+    """Return the error, one line, for a system error by which this machine lacks a resource.
+
+    None for other errors.
+    """
     if error.errno not in MACHINE_ERRNOS:
         return None
     if (short := out_of_files(error)) is not None:
@@ -65,7 +69,7 @@ def out_of_files(error: BaseException | None) -> InfrastructureError | None:
 
 
 def fix_of(number: int | None) -> str:
-    """Return the fix for an error number of `MACHINE_ERRNOS`, for a person."""
+    """Return the advice to a person for an error number, such as those of `MACHINE_ERRNOS`."""
     match number:
         case errno.EMFILE:
             return "raise ulimit -n"
@@ -82,7 +86,7 @@ def fix_of(number: int | None) -> str:
 
 
 def descriptors_for(workers: int) -> int:
-    """Return how many descriptors an agent needs for so many workers."""
+    """Return how many descriptors an agent needs for so many workers, besides its own."""
     return _PER_WORKER * workers
 
 
@@ -120,7 +124,7 @@ def try_descriptors(workers: int) -> None:
 
 
 def _open_count() -> int:
-    """Return the number of open descriptors, including inherited ones."""
+    """Return the number of open descriptors, including inherited ones; 3 if it is not known."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -141,10 +145,11 @@ def shared_memory_use(place: str = "/dev/shm") -> str:
 
 
 class OomWatch:
-    """The out-of-memory kills in this cgroup and its children, since the object was made.
+    """The count of out-of-memory kills in this cgroup and those below it.
 
-    The count covers the whole container, so it is a hint about a worker that died of SIGKILL, not a
-    proof. Without a readable counter there are none.
+    It begins when the object is made, and again with `rearm`. It covers the whole container, so it
+    is a hint about a worker that died of SIGKILL, not a proof. Without a readable counter it stays
+    0.
     """
 
     def __init__(self, files: Sequence[str] | None = None) -> None:
@@ -153,11 +158,14 @@ class OomWatch:
         self._before = self._count()
 
     def rose(self) -> bool:
-        """Return whether there was a kill since the object was made, or since the last `rearm`."""
+        """Return whether the kernel has killed for memory since the object was made.
+
+        After a `rearm`: since the last one.
+        """
         return self._count() > self._before
 
     def rearm(self) -> None:
-        """Start counting from now, as at the start of a round."""
+        """Count the out-of-memory kills from now on, as at the start of a round."""
         self._before = self._count()
 
     def _count(self) -> int:
@@ -169,7 +177,7 @@ class OomWatch:
 
 
 class MemoryWatch:
-    """The check of the container's memory limit, as the kernel counts it.
+    """The check of how much of the container's memory limit is in use, as the kernel counts it.
 
     Memory that could be freed at once, inactive pages of files, does not count. It is checked
     before each heartbeat, so that peers know why this node may be gone in a moment: by cgroup v2
@@ -177,7 +185,10 @@ class MemoryWatch:
     """
 
     def __init__(self, folders: Sequence[str] | None = None) -> None:
-        """`folders`: of the memory cgroup; the first that has a limit counts."""
+        """Read the limit. `folders`: those of the memory cgroup, None: this process's.
+
+        The first folder that has a limit counts.
+        """
         self._found: tuple[str, _Memory, int] | None = None
         for folder in folders if folders is not None else _memory_folders():
             for names in (_V2, _V1):
@@ -187,11 +198,11 @@ class MemoryWatch:
 
     @property
     def limit(self) -> int | None:
-        """Bytes; None: there is no limit, or none can be read."""
+        """The container's memory limit in bytes; None: there is none, or none can be read."""
         return None if self._found is None else self._found[2]
 
     def is_short(self) -> bool:
-        """Return whether memory is short.
+        """Return whether at least the share SHORT_SHARE of the container's limit is in use.
 
         Reads one small file, and another one where memory may be short. Without a limit, or where
         none can be read, the answer is no.
@@ -208,7 +219,10 @@ class MemoryWatch:
 
 
 def usable_memory(watch: MemoryWatch | None = None) -> int | None:
-    """Return the bytes of memory of this machine, or of this container's limit; None: not known."""
+    """Return the smaller of this machine's memory and the container's limit, in bytes.
+
+    None: neither is known.
+    """
     limit = (watch or MemoryWatch()).limit
     try:
         of_machine: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -218,7 +232,7 @@ def usable_memory(watch: MemoryWatch | None = None) -> int | None:
 
 
 class _Memory(NamedTuple):
-    """Names of files, and of a line of memory.stat."""
+    """The names of a cgroup's limit and use files, and of memory.stat's line of inactive files."""
 
     limit: str
     used: str
@@ -230,13 +244,20 @@ _V1 = _Memory("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_
 
 
 def _counter_files() -> tuple[str, ...]:
-    """`memory.events` of cgroup v2 and `memory.oom_control` of v1, ours before the root's."""
+    """Return the paths of the counters of kills, those of this process's cgroup before the root's.
+
+    They are `memory.events` of cgroup v2 and `memory.oom_control` of v1; not all exist.
+    """
     names = ("memory.events", "memory.oom_control")
     return tuple(os.path.join(folder, name) for folder in _memory_folders() for name in names)
 
 
 def _memory_folders() -> tuple[str, ...]:
-    """Return the existing cgroup folders of v2 and v1, this process's before the root's."""
+    """Return the possible folders of the memory cgroup, this process's before the root's.
+
+    They are those of cgroup v2 and v1, and may not exist. Empty if this process's cgroup can't be
+    read.
+    """
     try:
         with open("/proc/self/cgroup") as file:
             lines = file.read().splitlines()
@@ -262,7 +283,7 @@ def _read_count(path: str) -> int | None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """Return the number after this name in a file of such lines; None if there is none."""
+    """Return the number after this name in a file of names and numbers; None if there is none."""
     try:
         with open(path) as file:
             for line in file:
@@ -275,7 +296,7 @@ def _field(path: str, name: str) -> int | None:
 
 
 def _number_in(path: str) -> int | None:
-    """Return the number in a file; None if the file has none, or `max`."""
+    """Return the number in a file; None if it can't be read, or has no number, as with `max`."""
     try:
         with open(path) as file:
             return int(file.read())

@@ -15,14 +15,14 @@ _READ_BYTES = 65536
 
 
 class LinePipe:
-    """A pipe at `path` with mode 0600, to be read when it is readable. Raises OSError."""
+    """The reader of a named pipe, which is made at `path` with mode 0600. Raises OSError."""
 
     def __init__(self, path: str) -> None:
         self._path, self._splitter = path, LineSplitter()
         self._fd = make_pipe(path)
 
     def fileno(self) -> int:
-        """Readable when there are lines; -1 once it is closed."""
+        """Return the descriptor, which is readable when there are lines; -1 once it is closed."""
         return self._fd
 
     def read_lines(self) -> list[bytes]:
@@ -33,7 +33,7 @@ class LinePipe:
             return []
 
     def close(self) -> None:
-        """Remove the pipe. May be called again."""
+        """Close the pipe, and remove its file. May be called again."""
         if self._fd < 0:
             return
         os.close(self._fd)

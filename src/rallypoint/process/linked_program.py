@@ -24,16 +24,17 @@ from rallypoint.wire.launch_link import AgentOutput, Deliver, LinkReader, ToHost
 
 _READ_BYTES = 64 * 1024
 _HELD_BYTES = 256 * 1024
-"""The most unsent bytes before the program has to wait, because the console is slow."""
+"""The number of unsent bytes from which on the program's output is not read, so that the program
+has to wait."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 T = TypeVar("T")
 FromProgram = subprocess.Popen[bytes]
 
 
 class ProgramLink:
-    """The link in both directions, and whether it is intact.
+    """The link to another host, pipes in both directions, and whether it is intact.
 
-    Nothing here blocks, except `wait_for` and `flush`.
+    Once `may_be_silent` was called nothing here blocks, except `wait_for` and `flush`.
     """
 
     def __init__(self, read_fd: int, write_fd: int, reader: LinkReader[ToHost]) -> None:
@@ -44,7 +45,10 @@ class ProgramLink:
         self.is_broken = False
 
     def wait_for(self, kind: type[T]) -> T | None:
-        """Return the first message of that kind; None: the other side has gone."""
+        """Return the first message of that kind; None: the link is broken.
+
+        Blocks until it arrives. Messages before it are dropped.
+        """
         while True:
             for number, message in enumerate(self._early):
                 if isinstance(message, kind):
@@ -55,13 +59,16 @@ class ProgramLink:
             self._early = self.read()
 
     def may_be_silent(self, silence_s: float) -> None:
-        """Set the longest silence of the other side, in seconds, from now on."""
+        """Set the longest silence of the other side, in seconds, from now on.
+
+        The link breaks after a longer one. From now on reading and writing do not block.
+        """
         self._silence_s = silence_s
         os.set_blocking(self.read_fd, False)
         os.set_blocking(self.write_fd, False)
 
     def read(self) -> list[ToHost]:
-        """Return the messages that have arrived; an end or invalid data breaks the link."""
+        """Return the messages that have arrived; an end, error or invalid data breaks the link."""
         try:
             data = os.read(self.read_fd, _READ_BYTES)
             self._heard_at = time.monotonic()
@@ -81,16 +88,16 @@ class ProgramLink:
 
     @property
     def is_full(self) -> bool:
-        """Whether the link accepts nothing more for now."""
+        """Whether so much is unsent that the program's output should not be read for now."""
         return not self.is_broken and len(self._out) >= _HELD_BYTES
 
     @property
     def has_more(self) -> bool:
-        """Whether there is unsent data."""
+        """Whether there is unsent data, and the link is not broken."""
         return bool(self._out) and not self.is_broken
 
     def write(self) -> None:
-        """Send as much as the pipe takes."""
+        """Send as much of the queued data as the pipe takes; an error breaks the link."""
         try:
             del self._out[: os.write(self.write_fd, self._out)]
         except BlockingIOError:
@@ -99,14 +106,17 @@ class ProgramLink:
             self.is_broken = True
 
     def silent_in_s(self) -> float:
-        """Return the seconds of silence that are left. At 0 the link is broken."""
+        """Return for how many seconds the other side may still be silent; at 0 the link breaks."""
         left_s = self._heard_at + self._silence_s - time.monotonic()
         if left_s <= 0:
             self.is_broken = True
         return max(left_s, 0.0)
 
     def flush(self) -> None:
-        """Send everything, however long that takes while the other side is connected."""
+        """Send all queued data, unless the link breaks meanwhile.
+
+        Blocks for as long as that takes.
+        """
         while self.has_more:
             poll = select.poll()
             poll.register(self.read_fd, select.POLLIN)
@@ -145,7 +155,7 @@ def start_program(
 
 
 class LinkedProgram:
-    """The program and its link. Call `run` once."""
+    """A program whose output goes over a link, and its link. Call `run` once."""
 
     def __init__(self, program: FromProgram, link: ProgramLink) -> None:
         assert program.stdout is not None
@@ -157,7 +167,9 @@ class LinkedProgram:
     def run(self) -> int:
         """Run until the program has ended; return its exit code, or minus the number of a signal.
 
-        For the main thread: signals to this process are passed to the program.
+        For the main thread. The program gets SIGTERM, SIGINT, SIGHUP and SIGQUIT of this process,
+        signals that the other side of the link asks for, and SIGTERM when the link breaks. The last
+        output may still have to be sent by `flush`.
         """
         for fd in (*self._outputs, self._signals, self._wake):
             os.set_blocking(fd, False)
@@ -203,7 +215,7 @@ class LinkedProgram:
                         self._program.send_signal(message.signal)
 
     def _take(self, fd: int) -> bool:
-        """Read the program's output; return whether there was any."""
+        """Queue some of the program's output for the link; return whether there was any."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:

@@ -11,7 +11,7 @@ _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]"
 def plain_text(text: str) -> str:
     """Return `text` without colours, control characters and byte order marks.
 
-    A carriage return, as progress bars use it, ends a line.
+    Tabs and line ends stay. A carriage return, as progress bars use it, ends a line.
     """
     if text.isprintable():
         return text  # Most messages are: the patterns need not be compiled for them.
@@ -20,7 +20,7 @@ def plain_text(text: str) -> str:
 
 
 def clip_end(text: str, limit: int) -> str:
-    """Return the beginning of `text`, at most `limit` bytes of UTF-8."""
+    """Return `text`, cut at its end to `limit` bytes of UTF-8; `...` stands for the rest."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= limit:
         return encoded.decode("utf-8")
@@ -28,5 +28,5 @@ def clip_end(text: str, limit: int) -> str:
 
 
 def clip_start(text: str, limit: int) -> str:
-    """Return the end of `text`, at most `limit` bytes of UTF-8."""
+    """Return `text`, cut at its start to `limit` bytes of UTF-8."""
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")

@@ -30,18 +30,18 @@ from rallypoint.process.logs.log_dir import full_place, safe_name
 
 PREFIX = "rallypoint-agent-"
 HOST_PREFIX = "rallypoint-host-"
-"""The prefix of the directories of `rallypoint launch` on its hosts."""
+"""The prefix of the names of the directories of `rallypoint launch` on its hosts."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 JOB_NOTE = "job"
-"""The file with the agent's job, for commands on this node."""
+"""The name of the file with the agent's job, for commands on this node."""
 KEPT_NOTE = "kept"
-"""The file that marks a directory that stays when the agent has ended."""
+"""The name of the file that marks a directory that stays when the agent has ended."""
 _MOST_ENTRIES, _MOST_LOOKED_AT = 20_000, 1000
 _NOTE_MAX = 4096
 
 
 class LocalJob(Struct, frozen=True):
-    """The note of an agent about its job."""
+    """The note in an agent's directory about its job."""
 
     run_id: str
     address: str
@@ -50,24 +50,29 @@ class LocalJob(Struct, frozen=True):
     pid: int = 0
     """The pid of the agent."""
     secret: bytes = b""
-    """The token of this job, where no token of the user's opens it."""
+    """The job's own token, if it has one that the user did not give; else empty."""
 
 
 class Scratch:
-    """Made by `make`, ended by `remove`. `paths` are where it may come to lie."""
+    """A directory of this agent alone, for files that it shares with its workers.
+
+    Made by `make`, removed by `remove`. `paths` are the places in which it may be made.
+    """
 
     def __init__(self, temp_dir: str, run_id: str, prefix: str = PREFIX) -> None:
         name = f"{prefix}{safe_name(run_id)}_{kernel_id()}_{os.urandom(8).hex()}"
         places = dict.fromkeys((os.path.abspath(temp_dir), *PLACES))
         self.paths = tuple(os.path.join(place, name) for place in places)
         self.path = ""
-        """Absolute; empty when no place of this node can be written, and before."""
+        """The absolute path; empty before `make`, after `remove` or `keep`, and when no place can
+        be written."""
         self._lock = -1
 
     def make(self) -> None:
         """Make the directory with mode 0700, in the first writable place with free space.
 
-        Or else in the first writable one. Never raises.
+        If none has free space, then in the first writable one. `path` stays empty if there is none.
+        Never raises.
         """
         for path in (*filterfalse(_is_full, self.paths), *filter(_is_full, self.paths)):
             try:
@@ -83,10 +88,11 @@ class Scratch:
             return
 
     def keep(self, folder: str) -> None:
-        """Keep this directory in it until the process ends, and remove the rest.
+        """Keep `folder`, which is in this directory, until the process ends, and remove the rest.
 
-        The lock is not kept: a program may launch many jobs that fail. Never raises; `remove` does
-        nothing then.
+        After that `remove` does nothing. The lock is not kept: a program may launch many jobs that
+        fail. Nothing is done if `folder` is not directly in it, or the directory can't be marked.
+        Never raises.
         """
         if not self.path or os.path.dirname(folder) != self.path:
             return
@@ -119,7 +125,10 @@ def _is_full(path: str) -> bool:
 
 
 def is_kept(path: str) -> bool:
-    """Return whether this directory stays after its agent's end, until its program ends."""
+    """Return whether this directory is marked to stay after its agent's end.
+
+    It stays until the agent's program ends.
+    """
     return os.path.exists(os.path.join(path, KEPT_NOTE))
 
 
@@ -222,7 +231,8 @@ def sweep(places: Collection[str]) -> None:
     """Remove the remains of this user's killed agents from these directories.
 
     They are those of agents that were killed together with their guards, and of killed ends of
-    `rallypoint launch`. Blocks on the file system; never raises OSError.
+    `rallypoint launch`. What a program that may live has kept stays. Blocks on the file system;
+    never raises OSError.
     """
     for path in (*ours(places), *ours(places, HOST_PREFIX)):
         if _may_be_needed(path):

@@ -57,7 +57,7 @@ def session_of(pid: int) -> int | None:
 def kill_member(
     member: SessionProcess, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
 ) -> None:
-    """Kill one process by SIGKILL; see `signal_member`."""
+    """Kill one process by SIGKILL, if it still is that member of its session."""
     signal_member(member, signal.SIGKILL, pidfd_open=pidfd_open)
 
 
@@ -97,7 +97,7 @@ def _members_if_known(sids: Collection[int]) -> list[SessionProcess] | None:
 def signal_member(
     member: SessionProcess, signum: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
 ) -> None:
-    """Signal one process, not a child of this one, if it still is that member.
+    """Signal one process, which need not be a child, if it still is that member of its session.
 
     The pidfd pins the process while its session is checked again, so that a stranger with the same
     pid is never hit. Without pidfds a window of microseconds remains. A process that can't be
@@ -134,7 +134,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def read_member(pid: int) -> SessionProcess | None:
-    """Return the process if it is alive; any number may be asked for. Raises OSError."""
+    """Return the process if it is alive, else None; `pid` may be any number. Raises OSError."""
     stat = _read_stat(pid)
     if stat is None:
         return None

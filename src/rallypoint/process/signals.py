@@ -61,7 +61,10 @@ def blocked(signals: Iterable[signal.Signals | int]) -> Iterator[None]:
 
 @contextmanager
 def keep_dispositions() -> Iterator[None]:
-    """Restore signal handlers and the wake-up descriptor at the end. For the main thread."""
+    """Restore signal handlers and the wake-up descriptor at the end of the block.
+
+    For the main thread.
+    """
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     wakeup_fd = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup_fd)
@@ -79,14 +82,17 @@ def _is_over(number: int, frame: FrameType | None) -> None:
 
 
 def hold_late_signals(signals: Iterable[signal.Signals | int]) -> None:
-    """Let these signals end waits only from now on (`late_signals_interrupt`)."""
+    """Ignore these signals from now on, except within `late_signals_interrupt`."""
     for number in signals:
         signal.signal(number, _is_over)
 
 
 @contextmanager
 def late_signals_interrupt() -> Iterator[None]:
-    """Yield the first of the held signals raises KeyboardInterrupt within. For the main thread."""
+    """Have the first signal of those of `hold_late_signals` raise KeyboardInterrupt in the block.
+
+    Later ones, and those after the block, are ignored. For the main thread.
+    """
     held = [number for number in signal.valid_signals() if signal.getsignal(number) is _is_over]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -158,17 +164,20 @@ def keep_exit_statuses() -> None:
 
 
 def hold_early_signals() -> None:
-    """Hold signals that a scheduler sends to PID 1 of a container, until `release_signals`.
+    """Block the signals of `SENT_TO_EVERYBODY` in PID 1 of a container, until `release_signals`.
 
-    The kernel drops a signal that a first process does not handle yet. Any other process ends by
-    it, as it should.
+    The kernel drops a signal that a first process does not handle yet. Any other process is left
+    alone: such a signal ends it, as it should.
     """
     if os.getpid() == 1:
         signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_EVERYBODY)
 
 
 def release_signals() -> None:
-    """Deliver the held signals, now that handlers are in place. May be called again."""
+    """Deliver the signals that `hold_early_signals` has blocked, now that handlers are in place.
+
+    May be called again.
+    """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_EVERYBODY)
 
 
@@ -178,7 +187,7 @@ _subscribers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], Non
 
 
 def subscribe(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], None]:
-    """Call `callback` in the loop after children changed state; returns the unsubscription.
+    """Call `callback` in the loop after children changed state; returns the function to end this.
 
     One call may stand for many children: look at all. The loop must run in the main thread, else
     RuntimeError is raised.

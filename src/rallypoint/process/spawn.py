@@ -33,9 +33,9 @@ from rallypoint.process.limits import fix_of
 _REPORT = struct.Struct("=iii")
 _ABANDON_TIMEOUT_S = 5.0
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""The limit of descriptors with which this process was started. The node that hosts the coordinator
-raises its own limit later; workers get the one that their user chose (select(2) fails above
-1024)."""
+"""The soft and the hard limit of descriptors with which this process was started. The node that
+hosts the coordinator raises its own limit later; workers get the one that their user chose
+(select(2) fails above 1024)."""
 
 
 class Stage(IntEnum):
@@ -73,7 +73,7 @@ class WorkerCommand(Struct, frozen=True):
 class WorkerProcess(Struct, frozen=True):
     """A started worker; its pid is also its process group and its session.
 
-    Whoever holds it must have the session emptied, then reap it: see `workers.WorkerSet`.
+    Whoever holds it must end all processes of the session, then reap it: see `workers.WorkerSet`.
     """
 
     pid: int
@@ -122,12 +122,13 @@ class WorkerForkError(InfrastructureError):
 def spawn_workers(commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
     """Start all, and return when each has exec'd: all run, or none is left and an error is raised.
 
-    A worker leads a session of its own, dies with this thread (SIGKILL), is known to the guard, has
-    default signal dispositions, an empty signal mask, and no descriptor but 0, 1, 2 and those that
-    it is to be passed. A name without a slash is looked up in the PATH of `env`. Blocks for some
-    1 ms per worker.
+    A worker leads a session of its own, dies with this thread (SIGKILL), and is known to the guard.
+    Signals have their defaults, unless the command says otherwise, and none is blocked. It has no
+    descriptor but 0, 1, 2 and those that it is to be passed. A name without a slash is looked up in
+    the PATH of `env`. Blocks for some 1 ms per worker.
 
-    Raises WorkerStartError (stage and errno of the first that failed) or WorkerForkError.
+    Raises WorkerStartError (stage and errno of the first that failed), WorkerForkError, or OSError
+    when there is no descriptor for a pipe.
     """
     for index, command in enumerate(commands):
         if command.body is None and (
@@ -257,7 +258,11 @@ def _candidates(command: WorkerCommand) -> list[str]:
 
 
 def _exec_first(programs: Sequence[str], command: WorkerCommand) -> NoReturn:
-    """Execute the first program that runs, as execvp(3): EACCES is remembered, absence is not."""
+    """Execute the first of these programs that can be run, as execvp(3) does.
+
+    Raises OSError if none can: EACCES if one may not be executed, else ENOENT; any other error at
+    once.
+    """
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for program in programs:
         try:

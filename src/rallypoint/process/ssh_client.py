@@ -11,8 +11,8 @@ from contextlib import suppress
 _READ_BYTES = 64 * 1024
 _LINE_BYTES = 64 * 1024
 _REST_S = 1.0
-"""The time to wait for the rest of its stderr after its end, in seconds: a process that it left in
-the background (ControlPersist) holds that pipe open."""
+"""The time in seconds to wait for the rest of the client's stderr after its end. A process that it
+left in the background (ControlPersist) holds that pipe open."""
 
 
 class SshClient:
@@ -42,7 +42,7 @@ class SshClient:
         )
 
     def send(self, data: bytes) -> None:
-        """Send data to the command on the host; does nothing once it has gone."""
+        """Send data to the command on the host; does nothing once the pipe to it is closed."""
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(data)

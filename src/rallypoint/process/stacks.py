@@ -26,7 +26,7 @@ STACKS_LIMIT_BYTES = 64 * 1024
 _LOOK_S = 0.01
 _SETTLED_LOOKS = 5
 _WRITER = "/rallypoint/worker/stacks.py"
-"""The module of the thread that writes stacks, which is not the program's."""
+"""The end of the path of the module whose thread writes stacks; that thread's own is left out."""
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -38,10 +38,12 @@ _STATES = {
 
 
 async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: float) -> str:
-    """Return the stacks of the worker with this pid.
+    """Return the stacks of the worker with this pid, or a line about its state.
 
-    `owner` is the process of its session that writes them to `path` when it gets `signum`, if its
-    thread does not within half of the time. If neither does, the text of /proc is returned instead.
+    `owner` is the process of the worker's session that writes its stacks to `path` when it gets
+    `signum`. A thread of it is asked first, by a pipe. If that has not written them within half of
+    `timeout_s` seconds, the process is sent `signum`. If neither brings stacks, the line is from
+    /proc.
     """
     before, began_at = _size(path), asyncio.get_running_loop().time()
     asked = path and before >= 0 and _ask_thread(path, timeout_s / 2)
@@ -61,7 +63,10 @@ async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: fl
 
 
 def describe(pid: int) -> str:
-    """Return one line from the kernel: the state of a process, and where in the kernel it waits."""
+    """Return one line from the kernel about a process: its state, its place in the kernel, threads.
+
+    The line says so if the process has gone.
+    """
     status = _status(pid)
     state = status.get("State", "")[:1]
     if not state:
@@ -75,7 +80,10 @@ def describe(pid: int) -> str:
 
 
 def _ask_thread(path: str, timeout_s: float) -> bool:
-    """Ask the thread at the pipe; return whether it may answer within this time. Never blocks."""
+    """Ask the worker's thread for stacks, by the pipe beside `path`; return whether it was asked.
+
+    The thread learns that they are wanted within `timeout_s` seconds. Never blocks.
+    """
     until = time.monotonic_ns() + int(timeout_s * 1e9)
     try:
         fd = open_named(ask_stacks_path(path), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -114,7 +122,10 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def _blocking(pid: int, signum: int) -> frozenset[str]:
-    """Return the threads that block this signal, as does the one that is just handling it."""
+    """Return the process's threads that block this signal.
+
+    A thread that is just handling the signal does.
+    """
     if not signal.SIGRTMIN <= signum <= signal.SIGRTMAX or pid <= 1:
         return frozenset()
     try:
@@ -133,9 +144,10 @@ def _has_signal(mask: str, signum: int) -> bool:
 
 
 async def _settled(path: str, before: int, writing: Callable[[], bool], deadline: float) -> bool:
-    """Wait until the file has grown and is whole; False when it has not grown in time.
+    """Wait until the file is longer than `before` bytes and whole; return whether it is longer.
 
-    A line that is not ended will be, however long the writer waits for a CPU.
+    Waits until the deadline at most. It is whole when it ends with a line, has not grown for a
+    moment, and nobody is `writing`.
     """
     loop = asyncio.get_running_loop()
     last, same = before, 0

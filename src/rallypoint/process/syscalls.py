@@ -21,10 +21,11 @@ PidfdOpen = Callable[[int], int]
 
 @cache
 def load_prctl() -> Prctl:
-    """Resolve prctl(2). Call it before a fork: a child must not import nor look up symbols.
+    """Return the function prctl(2), of an option and a value.
 
-    Where there is no prctl (macOS) the result does nothing: workers then outlive an agent that is
-    killed until the guard ends them.
+    Call this before a fork: a child must not import nor look up symbols. Where there is no prctl
+    (macOS) the result does nothing: workers then outlive an agent that is killed until the guard
+    ends them.
     """
     import ctypes
 
@@ -42,7 +43,7 @@ def load_prctl() -> Prctl:
 
 
 def die_with_parent(prctl: Prctl, parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Get this signal in a forked child when the parent dies; exit if it has died already.
+    """Have the kernel signal this forked child when its parent dies; exit if it has died already.
 
     The kernel ties the signal to the *thread* that forked, so that thread must live as long as the
     process. An exec keeps the setting, unless the program is set-user-id.
@@ -53,7 +54,7 @@ def die_with_parent(prctl: Prctl, parent_pid: int, number: int = signal.SIGKILL)
 
 
 def adopt_orphans(adopt: bool) -> bool:
-    """Make orphaned descendants children of this process from now on.
+    """Make orphaned descendants children of this process from now on, or stop that.
 
     Returns False where the system lacks this.
     """
@@ -63,8 +64,8 @@ def adopt_orphans(adopt: bool) -> bool:
 def pidfd_open(pid: int) -> int:
     """Return a descriptor (close-on-exec) that becomes readable when the process has exited.
 
-    Raises OSError: ENOSYS where the system has none (`lacks_pidfd` recognizes it), ESRCH when the
-    process does not exist. The caller closes the descriptor.
+    Raises OSError: for example ENOSYS or EPERM where pidfds are missing (`lacks_pidfd` recognizes
+    it), ESRCH when the process does not exist. The caller closes the descriptor.
     """
     if not hasattr(os, "pidfd_open"):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -80,7 +81,10 @@ def try_pidfd_open(pid: int) -> int | None:
 
 
 def lacks_pidfd(error: OSError) -> bool:
-    """Return whether pidfds are missing here (old kernel, or a sandbox that forbids the call)."""
+    """Return whether an error of `pidfd_open` shows that pidfds are missing here.
+
+    The kernel may be old, or a sandbox may forbid the call.
+    """
     return error.errno in (errno.ENOSYS, errno.EPERM)
 
 
@@ -96,7 +100,10 @@ def peek_exit(pid: int) -> os.waitid_result | None:
 
 
 def reap_if_exited(pid: int) -> bool:
-    """Reap a child if it has exited; True also when there is no such child (any more)."""
+    """Reap a child if it has exited; return whether it is gone.
+
+    True also when there is no such child (any more).
+    """
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -107,6 +114,7 @@ def signal_group(pgid: int, signum: int) -> bool:
     """Signal a process group; False when it is gone or belongs to another user.
 
     The caller guarantees that the number can't have been reused: its leader is not reaped yet.
+    Raises ValueError for a number that is no worker's, such as 0 or 1.
     """
     if pgid <= 1:
         raise ValueError(f"{pgid} is not a process group of a worker")
@@ -127,7 +135,7 @@ def signal_process(pid: int, signum: int) -> bool:
 
 
 def inheritable_fds() -> list[int]:
-    """Return the inherited descriptors above 2 that an exec would leak."""
+    """Return the open descriptors above 2 that an exec would leak: they are not close-on-exec."""
     leaking = []
     for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
         fd = int(name)
@@ -213,7 +221,10 @@ def hide_process() -> None:
 
 
 def show_process_again() -> None:
-    """Make a worker, forked from a hidden process, visible for its user's debugger again."""
+    """Make a worker, forked from a hidden process, visible for its user's debugger again.
+
+    Only if the process could be inspected before `hide_process`.
+    """
     if _was_dumpable:
         load_prctl()(_PR_SET_DUMPABLE, 1)
 

@@ -35,15 +35,15 @@ class _Calls(NamedTuple):
     """
 
     name: Any
-    """The system call prctl of an option and a text."""
+    """The C function prctl, to be called with an option and a text."""
     map: Any
-    """The system call prctl of PR_SET_MM, PR_SET_MM_MAP, the map and its size."""
+    """The C function prctl, to be called with PR_SET_MM, PR_SET_MM_MAP, the map and its size."""
     end_of_heap: Any
 
 
 @cache
 def load() -> _Calls | None:
-    """Return None where the C library has no prctl.
+    """Return the functions of the C library that set titles; None where it lacks one.
 
     To be called before a fork: a child must not look up symbols.
     """
@@ -60,11 +60,12 @@ def load() -> _Calls | None:
 
 
 _shown: list[Any] = []
-"""The title, which the kernel reads from this memory, so that it must not be freed."""
+"""The title of this process, which the kernel reads from this memory, so that it must not be
+freed."""
 
 
 def set_title(text: str) -> None:
-    """Show this text as the title of a forked helper, after `load`."""
+    """Show this text as the title of a forked helper; `load` was called before the fork."""
     title, calls, stat = os.fsencode(text), load(), _stat()
     if calls is None or stat is None:
         return
@@ -88,7 +89,7 @@ def set_title(text: str) -> None:
 
 
 def overwrite(words: Sequence[str]) -> None:
-    """Show this command line as the title of a worker, as far as there is space."""
+    """Show this command line as the title of this process, a worker, as far as there is space."""
     stat = _stat()
     if stat is None:
         return
@@ -103,9 +104,10 @@ def of_worker(environ: Mapping[str, str]) -> str:
 
 
 def set_name(name: str) -> None:
-    """Set the name in `ps -o comm` and `top`, of which 15 bytes count, after `load`.
+    """Set the name in `ps -o comm` and `top`, of which 15 bytes count.
 
-    By a system call: /proc/self/comm may belong to root.
+    In a forked child `load` must have been called before the fork. By a system call:
+    /proc/self/comm may belong to root.
     """
     if (calls := load()) is not None:
         calls.name(_PR_SET_NAME, os.fsencode(name)[:15], 0, 0, 0)
@@ -121,7 +123,10 @@ def name() -> str:
 
 
 def _stat() -> dict[int, int] | None:
-    """Return the addresses of this process's memory by their number; None: not known."""
+    """Return the addresses of this process's memory by the numbers of their fields in proc(5).
+
+    None: they are not known.
+    """
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()

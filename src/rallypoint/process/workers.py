@@ -28,14 +28,16 @@ KILL_TIMEOUT_S = 5.0
 kernel."""
 
 Spawn = Callable[[Sequence[WorkerCommand], Guard | None], list[WorkerProcess]]
-"""Starts all or none, as `spawn_workers` does; they must be children of this process."""
+"""The function that starts all workers or none, as `spawn_workers` does; they must be children of
+this process."""
 
 
 class WorkerSet:
-    """Workers by local rank. A life: `start` once, signals, then `reap` until it returns nothing.
+    """The workers of one round on this node, by local rank.
 
-    Needs a running loop (a selector loop). A leader that has exited stays a zombie until `reap`,
-    which keeps the numbers of its group and session its own.
+    Call `start` once, then signal them, then `reap` until it returns nothing. Needs a running loop
+    (a selector loop). A worker that has exited stays a zombie until `reap`, so that the numbers of
+    its process group and session are not reused.
     """
 
     def __init__(
@@ -52,13 +54,13 @@ class WorkerSet:
         """
         self._guard, self._leaders_first = guard, leaders_first
         self._followers: dict[int, int] = {}
-        """The signals for the groups of workers that have not ended yet."""
+        """The signals that groups get when their workers have ended, by the workers' pids."""
         self._pidfd_open = pidfd_open
         self._watch = ExitWatch(asyncio.get_running_loop(), pidfd_open=pidfd_open)
         self.pids: tuple[int, ...] = ()
         """The pids by local rank; also after the workers are gone."""
         self.exits = WorkerExits()
-        """The noticed exits of workers."""
+        """The exits of workers that were noticed so far, by local rank."""
         self._held: set[int] = set()  # Started and not reaped: running, or a zombie of ours.
         self._all_exited = asyncio.Event()
         self._all_exited.set()
@@ -76,7 +78,8 @@ class WorkerSet:
         """Start one worker per command, in the order of local ranks.
 
         `on_exit(exit)` is called from the loop, once per worker, however it ends; by then the exit
-        is in `exits`. If one can't be started, none is left and the error of `spawn` is raised.
+        is in `exits`. If one can't be started or watched, none is left, and the error of `spawn` or
+        `ExitWatch.watch` is raised.
         """
         if self.pids:
             raise InvariantError("a set of workers was started twice")
@@ -96,7 +99,8 @@ class WorkerSet:
     def signal_all(self, signum: int, received: Received = Received.NOBODY) -> None:
         """Send a signal to the process group of every worker, also where the leader has exited.
 
-        But not to those that have received it already.
+        `received` tells who has got it already. If the workers have, only the other processes of
+        their groups get it; if everybody has, nobody does.
         """
         match received:
             case Received.NOBODY:
@@ -116,7 +120,10 @@ class WorkerSet:
                 assert_never(received)
 
     def _follows(self, pid: int, signum: int) -> bool:
-        """Return whether this worker's group gets the signal later, when the worker has ended."""
+        """Return whether this worker's group gets the signal later, when the worker has ended.
+
+        If so, the signal is noted for then.
+        """
         if not self._leaders_first or signum == signal.SIGKILL or exits.peek(pid) is not None:
             return False
         self._followers[pid] = signum
@@ -137,8 +144,8 @@ class WorkerSet:
     def kill_holder(self, local_rank: int, holder: int) -> bool:
         """Send SIGKILL to the one process that reported that it holds SIGTERM back.
 
-        It must belong to this worker and catch that signal. Returns True if it was the worker
-        itself.
+        Such a process delays its end after SIGTERM. It must belong to this worker and catch that
+        signal. Returns True if it was the worker itself.
         """
         from rallypoint.process.stacks import catches
 
@@ -155,7 +162,7 @@ class WorkerSet:
         return holder == pid
 
     def kill_all(self) -> None:
-        """Kill everything that these workers have started. Does not wait."""
+        """Send SIGKILL to the workers and everything that they have started. Does not wait."""
         self.signal_all(signal.SIGKILL)
         for member in self._members():
             sessions.kill_member(member, pidfd_open=self._pidfd_open)
@@ -165,7 +172,7 @@ class WorkerSet:
         return len(self.pids) - len(self.exits)
 
     def look(self) -> None:
-        """Add workers to `exits` that have ended without having been noticed.
+        """Add workers to `exits` that have ended without having been noticed by the loop.
 
         To be called before a signal: after it a failure can't be told from its effect.
         """
@@ -174,7 +181,10 @@ class WorkerSet:
                 self._note(local_rank, outcome)
 
     def remaining(self) -> int:
-        """Live processes: workers and what they started. Zombies don't count. Reads /proc."""
+        """Return the number of live processes: workers and what they started.
+
+        Zombies don't count. Reads /proc.
+        """
         return len(self._members())
 
     async def wait_gone(self) -> None:
@@ -184,7 +194,10 @@ class WorkerSet:
             await exits.wait_until_gone(members[0].pid, pidfd_open=self._pidfd_open)
 
     async def end(self, killed: asyncio.Event) -> list[int]:
-        """Wait until nothing is left, or `killed` is set; then `reap`. Safe to cancel."""
+        """Wait until nothing is left, or `killed` is set; then `reap`. Safe to cancel.
+
+        Returns what `reap` does: the pids that did not die.
+        """
         gone = asyncio.ensure_future(self.wait_gone())
         hurry = asyncio.ensure_future(killed.wait())
         try:
@@ -197,8 +210,9 @@ class WorkerSet:
     async def reap(self, timeout_s: float) -> list[int]:
         """Kill and reap the workers, have the guard forget them, and close descriptors.
 
-        Returns the pids that did not die in time (uninterruptible sleep, another user's), normally
-        none. Call again to retry those. Every worker that died is in `exits` by then.
+        Returns the pids that did not die within `timeout_s` seconds (uninterruptible sleep, another
+        user's), normally none. Call again to retry those. Every worker that died is in `exits` by
+        then.
         """
         self.kill_all()
         try:
@@ -240,7 +254,7 @@ class WorkerSet:
             self._all_exited.set()
 
     def _release(self) -> list[int]:
-        """Reap every leader whose session is empty; return the pids of all that still live."""
+        """Reap every worker whose session is empty; return the pids of all that still live."""
         alive = self._members()
         living = self._held - {self.pids[local_rank] for local_rank in self.exits}
         stubborn = {member.sid for member in alive} | living

@@ -46,13 +46,17 @@ class Evidence(Struct, frozen=True):
     """The cause of a failure according to the worker's output."""
 
     error: str = ""
-    """The exception with its whole text; empty: there is no evidence."""
+    """The exception with the rows of its text, or the message of native code that aborted; empty:
+    there is no evidence."""
     traceback: str = ""
     """The traceback; empty: there is none. Left-out parts are marked."""
 
 
 def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evidence:
-    """Choose the evidence for this exit in `rows`, the end of a stream."""
+    """Return the evidence for the cause of this exit in `rows`, the end of one output stream.
+
+    The evidence is empty if there is none.
+    """
     if exit_.signal == _SIGABRT and (what := _abort_text(rows)):
         return Evidence(what)
     if not may_have_told(exit_):
@@ -72,7 +76,10 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evi
 
 
 def _bare_exception(rows: Sequence[str], found: Sequence[Traceback]) -> str:
-    """Return the last row if it is an exception without a traceback; else ""."""
+    """Return the last row if it is an exception without a traceback; else "".
+
+    Rows that may follow a program's end (known tails, such as progress bars) do not count.
+    """
     known = {link.error_at for each in found for link in each.links}
     last = next((n for n in range(len(rows) - 1, -1, -1) if not is_known_tail(rows[n])), -1)
     if last < 0 or last in known or not is_exception(rows[last]):
@@ -93,7 +100,11 @@ def _abort_text(rows: Sequence[str]) -> str:
 
 
 def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | None:
-    """Return the last traceback if nothing but known tails follows it."""
+    """Return the last traceback if nothing but known tails follows it; else None.
+
+    Known tails are rows that may follow a program's end, such as progress bars. Exceptions that
+    Python ignored do not count.
+    """
     fatal = [each for each in found if not each.is_ignored]
     if not fatal:
         return None
@@ -107,7 +118,8 @@ def _uncaught(
 ) -> tuple[Traceback | None, Traceback | None]:
     """Return the last traceback that was certainly uncaught, and the last one that may have been.
 
-    The source of the program shows whether a handler may have caught the exception.
+    The source of the program shows whether a handler may have caught the exception. Either is None
+    if there is none; the second one is only looked for after the first in the output.
     """
     possible = None
     for each in reversed(found):
@@ -123,7 +135,8 @@ def _uncaught(
 def _reached_the_top(link: ChainLink, program: Program) -> bool | None:
     """Return whether the source proves that nothing caught the exception.
 
-    None: a handler did or may have, or the traceback is that of another program.
+    False: it can't prove it, for example because the source can't be read. None: a handler did or
+    may have caught it, or the outermost frame is not of this program's main module.
     """
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
     if [frame.name for frame in frames[:2]] == ["<module>"] * 2 and frames[0].file == "<string>":
@@ -145,7 +158,10 @@ def _reached_the_top(link: ChainLink, program: Program) -> bool | None:
 def _left_by_handler(
     found: Sequence[Traceback], code: int | None, source_of: SourceOf
 ) -> Traceback | None:
-    """Return the last traceback whose exception was caught by a handler that exits with `code`."""
+    """Return the last traceback whose exception was caught by a handler that exits with `code`.
+
+    The source shows the handler. None: there is no such traceback.
+    """
     for each in reversed(found):
         link = each.last
         catcher = link.catcher or (link.frames[0] if link.frames else None)
@@ -164,9 +180,11 @@ def _class_of(link: ChainLink) -> str:
 
 
 def _text_rows(rows: Sequence[str], link: ChainLink, found: Sequence[Traceback]) -> list[str]:
-    """Return the rows of the exception's text below its first row, without known tails.
+    """Return the rows of the exception's text below its first row, some 80 at most.
 
-    It includes later output, which can't be distinguished from the text.
+    They end before a known tail (output that may follow a program's end), a row with another
+    prefix, or another traceback, or with the first gap. They include later output that can't be
+    distinguished from the text.
     """
     begins = {each.begin for each in found}
     kept: list[str] = []
@@ -186,7 +204,10 @@ def _text_rows(rows: Sequence[str], link: ChainLink, found: Sequence[Traceback])
 
 
 def _error(link: ChainLink, text: Sequence[str]) -> str:
-    """Return the exception's text. If its first row has only the name, the next row is joined."""
+    """Return the exception and its text.
+
+    If the exception's first row has only the name, the next row of the text is joined to it.
+    """
     said = shown_rows(text)
     words = [n for n, row in enumerate(said) if row.strip() and not is_rule(row)]
     if re.fullmatch(r"[\w.]+:", link.error.rstrip()) and words:
@@ -196,7 +217,7 @@ def _error(link: ChainLink, text: Sequence[str]) -> str:
 
 
 def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> str:
-    """Return the traceback for a report.
+    """Return the traceback for a report, with the earlier tracebacks of its chain that have room.
 
     Each part is bounded; the innermost frames and the first words of the exception stay.
     """
@@ -214,7 +235,10 @@ def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> st
 
 
 def _link_rows(link: ChainLink, limit: int) -> list[str]:
-    """Return one traceback: the first row, the last of the other rows, and the exception."""
+    """Return the rows of one traceback: the first, the last of the others, and the exception.
+
+    `limit` is the most bytes of the others; a mark stands for those that are left out.
+    """
     first, *rest = shown_rows(link.rows)
     kept: list[str] = []
     for row in reversed(rest):
@@ -228,7 +252,7 @@ def _link_rows(link: ChainLink, limit: int) -> list[str]:
 
 
 def _within(rows: Sequence[str], limit: int) -> list[str]:
-    """Return the first rows, at most `limit` bytes."""
+    """Return the first rows, at most `limit` bytes and 40 rows; a mark stands for the rest."""
     kept: list[str] = []
     for count, row in enumerate(rows):
         limit -= _size(row)

@@ -16,7 +16,7 @@ _LEAVES = {"exit", "_exit", "abort", "quit", "kill"}
 
 
 def parsed(source: str) -> ast.Module | None:
-    """Parse the source of a module for the functions below; None: it can't be parsed."""
+    """Parse the source of a module for `is_handled` and the like; None: it can't be parsed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # About escapes in the program's texts.
@@ -26,9 +26,10 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def is_handled(tree: ast.Module | None, line: int, exception: str) -> bool:
-    """Return whether a handler around this line may catch such an exception, and continue.
+    """Return whether a handler around this line may catch the exception, and continue.
 
-    Only handlers outside of functions are considered. Source that can't be parsed has none.
+    `exception` is the name of its class. Only handlers outside of functions are considered. Source
+    that can't be parsed has none.
     """
     return tree is not None and any(
         _may_catch(handler, exception) and not _ends_the_program(handler)
@@ -46,9 +47,10 @@ def is_within_with(tree: ast.Module | None, line: int) -> bool:
 
 
 def exits_after(tree: ast.Module | None, line: int, exception: str, code: int) -> bool:
-    """Return whether the innermost matching handler around this line exits with `code`.
+    """Return whether the innermost handler around this line that may match exits with `code`.
 
-    It is in the same function, and may catch an exception of that class.
+    `exception` is the name of the class that the handler has to catch. Only handlers in the same
+    function as the line count. False if the source can't be parsed (`tree` None).
     """
     if tree is None:
         return False
@@ -73,9 +75,10 @@ def _covers(node: ast.stmt, line: int) -> bool:
 
 
 def _exits_with(statement: ast.stmt, code: int) -> bool:
-    """Return whether this last statement of a handler ends the program with `code`.
+    """Return whether this last statement of a handler may end the program with `code`.
 
-    A function that returns the code counts as a `main` whose result is the exit code.
+    An exit whose status is no literal number may have any code. A function that returns the code
+    counts as a `main` whose result is the exit code.
     """
     match statement:
         case ast.Return(value=ast.Constant(value=int(number))):
@@ -95,7 +98,7 @@ def _exits_with(statement: ast.stmt, code: int) -> bool:
 
 
 def _tries(body: list[ast.stmt], line: int) -> Iterator[ast.Try | ast.TryStar]:
-    """Yield the `try` statements that guard the line, without those in functions."""
+    """Yield the `try` statements whose `try` part has the line, but none within functions."""
     for statement in body:
         if not _covers(statement, line):
             continue

@@ -22,8 +22,8 @@ _BARS = (
     r".*\d+(\.\d+)? ?%.*[━█▓▒░╸╺#=.>-]{3,}",
 )
 _BARS_MAX = 10
-"""The most rows of progress bars that are redrawn when they are closed. More rows show that the
-program continued."""
+"""The most rows of progress bars that may follow the exception, because bars are redrawn when they
+are closed. More rows show that the program continued."""
 _OF_A_TEXT = (
     r"CUDA kernel errors might be|For debugging consider passing|Compile with `TORCH_USE_CUDA",
     r"Device-side assertion|Search for `cuda|CUDA error: ",
@@ -32,7 +32,7 @@ _OF_A_TEXT = (
     r"If reserved but unallocated memory|See documentation for Memory Management",
     r"For further information visit https?:",
 )
-"""Later rows in the texts of well-known exceptions."""
+"""The patterns of later rows in the texts of well-known exceptions."""
 _KNOWN = (
     # Python's own end.
     r"Exception ignored (in|on|while|from)\b",
@@ -80,7 +80,10 @@ _KNOWN = (
 
 @cache
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile the patterns at their first use, because most failures do not need them."""
+    """Return these patterns as one compiled pattern.
+
+    They are compiled at their first use, because most failures do not need them.
+    """
     return re.compile("|".join(f"(?:{one})" for one in patterns))
 
 
@@ -89,7 +92,10 @@ def _is_bar(row: str) -> bool:
 
 
 def is_known_tail(row: str) -> bool:
-    """Return whether a row may follow the exception that ended the program."""
+    """Return whether a row may follow the exception that ended the program.
+
+    Examples are progress bars, messages of libraries at the end, blank rows and gaps.
+    """
     bare = row.strip()
     if not bare or is_gap(row):
         return True
@@ -97,7 +103,7 @@ def is_known_tail(row: str) -> bool:
 
 
 def is_rule(row: str) -> bool:
-    """Return whether a row is a line drawn with characters."""
+    """Return whether a row is a rule: three or more of one of the characters `-=_*`."""
     return re.fullmatch(r"([-=_*])\1{2,}", row.strip()) is not None
 
 
@@ -109,10 +115,12 @@ def is_of_a_text(row: str) -> bool:
 def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback]) -> bool:
     """Return whether nothing but known tails follows `after`, the first row of an exception.
 
-    `others`: tracebacks of exceptions that Python ignored, which may follow.
+    Known tails are rows that may follow the end of a program. `others`: tracebacks of exceptions
+    that Python ignored, which may follow.
 
-    An indented row belongs to the row above it. In the text of an exception so does a row before an
-    indented one. Many bars, or bars after a gap, show that the program continued.
+    An indented row belongs to the row above it. Before the first known tail, a row directly above
+    an indented one belongs to the text of the exception. Many bars, or bars after a gap, show that
+    the program continued.
     """
     ignored = {each.begin: each.last.error_at for each in others}
     index, in_text, bars, has_gap = after + 1, True, 0, False
@@ -140,7 +148,10 @@ def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback
 
 
 def are_known_tails(rows: Sequence[str]) -> bool:
-    """Return whether all of these rows are known tails."""
+    """Return whether all of these rows may follow the end of a program (are known tails).
+
+    Indented rows below the first one may, too.
+    """
     return all(
         is_known_tail(row) or (index > 0 and row[0].isspace()) for index, row in enumerate(rows)
     )

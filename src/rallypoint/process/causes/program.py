@@ -12,7 +12,7 @@ from rallypoint.core.worker_exits import WorkerExit
 _SIGINT, _SIGABRT = 2, 6
 
 SourceOf: TypeAlias = Callable[[str], str | None]
-"""The source at a path; None: there is none that can be read."""
+"""The function that returns the source at a path; None: there is none that can be read."""
 
 
 class Program(Struct, frozen=True):
@@ -20,9 +20,13 @@ class Program(Struct, frozen=True):
 
     source_of: SourceOf = lambda _: None
     files: frozenset[str] = frozenset()
-    """The possible file names of its outermost code; empty: not known."""
+    """The possible names, without folders, of the file with its outermost code; empty: not
+    known."""
 
 
 def may_have_told(exit_: WorkerExit) -> bool:
-    """Return whether the output may have the cause: any other signal kills a worker at once."""
+    """Return whether the worker's output may show the cause of this exit.
+
+    A signal other than SIGINT and SIGABRT kills a worker at once, so that it can't write the cause.
+    """
     return exit_.signal in (None, _SIGINT, _SIGABRT)

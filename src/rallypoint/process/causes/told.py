@@ -12,13 +12,14 @@ from rallypoint.process.causes.tracebacks import read_tracebacks
 
 _SIGABRT = 6
 _WORDS = 200
-"""The number of characters of an exception that are compared with the message."""
+"""The number of characters of an exception that are compared with the message of an exit."""
 
 
 def traceback_of(exit_: WorkerExit) -> str:
-    """Return the traceback in the detail of the exception that ended the worker.
+    """Return the traceback of the exception that ended the worker, from the `detail` of its exit.
 
-    Empty if there is none, or if a fatal signal ended the worker.
+    What follows the traceback in `detail` may be included. Empty if there is no traceback, if the
+    message is only the exit code, or if a signal other than SIGINT and SIGABRT ended the worker.
     """
     if exit_.code is not None and exit_.message.startswith(f"exit code {exit_.code}"):
         return ""  # The program handled the exceptions in its last lines.
@@ -45,7 +46,10 @@ def _begins_with(rows: Sequence[str], exit_: WorkerExit) -> bool:
 
 
 def error_record(exit_: WorkerExit) -> dict[str, object]:
-    """Return the message in the form of torch's error files."""
+    """Return the message of an exit in the form of torch's error files.
+
+    The record also has the traceback, or without one the `detail`, and the time in Unix seconds.
+    """
     callstack = traceback_of(exit_) or exit_.detail
     extra = {"py_callstack": callstack, "timestamp": str(int(exit_.wall_time))}
     return {"message": exit_.message, "extraInfo": extra}

@@ -17,7 +17,7 @@ from rallypoint.process.causes.rows import is_gap
 
 
 class TraceFrame(Struct, frozen=True):
-    """A place in the code; `line` 0: not known."""
+    """A frame of a traceback: its file, line and function; `line` 0: not known."""
 
     file: str
     line: int
@@ -25,27 +25,29 @@ class TraceFrame(Struct, frozen=True):
 
 
 class ChainLink(Struct, frozen=True):
-    """One traceback of a chain. Rows are numbered from 0."""
+    """One traceback of a chain of exceptions. Rows of the output are numbered from 0."""
 
     begin: int
     error_at: int
-    """The number of the exception's first row."""
+    """The number of the row with the exception; if `is_whole`, that of the last row."""
     error: str
-    """The text of that row."""
+    """The first row of the exception's text; for a group that of its last part."""
     frames: tuple[TraceFrame, ...]
     """The frames, the outermost first."""
     rows: tuple[str, ...]
-    """All rows before the exception, without their prefix."""
+    """The traceback's rows before the exception, without their prefix; if `is_whole`, also the
+    exception."""
     strip: Callable[[str], str | None]
-    """Removes the prefix from a row; returns None if the row has another one."""
+    """The function that removes the prefix, such as a rank, from a row; it returns None if the row
+    has another one."""
     is_whole: bool = False
     """Whether `rows` include the exception."""
     catcher: TraceFrame | None = None
-    """The frame that caught the exception, if frames above it are shown too."""
+    """The frame that caught the exception, which is marked with `>` (loguru); None: none is."""
 
 
 class Traceback(Struct, frozen=True):
-    """A chain of tracebacks; the last one is of the exception that left the code."""
+    """A chain of tracebacks, as of chained exceptions; the last one is of the last exception."""
 
     begin: int
     links: tuple[ChainLink, ...]
@@ -62,7 +64,7 @@ class Traceback(Struct, frozen=True):
 _TITLE = "Traceback (most recent call last)"
 _WORDS = r"Traceback \(most recent call last\)"
 _MAY_BEGIN = r'Traceback|File "|^-{20}|^=+ (FAILURES|ERRORS) =|"exc_type"'
-"""First rows of all shapes; most rows are none."""
+"""The pattern of first rows of all shapes of tracebacks; most rows of output do not match."""
 _HEADER = rf"(?P<group>  \+ Exception Group )?{_WORDS}:"
 _BOX = rf"[╭┌+][─-]+ {_WORDS} [─-]+[╮┐+]"
 _IPYTHON = rf"(?P<name>[A-Za-z_]\w*) +{_WORDS}$"
@@ -77,7 +79,7 @@ _CELL_FRAME = (
 _EXCEPTION = r"(?P<name>[A-Za-z_]\w*(?:\.(?:\w+|<locals>))*(?:\(\w+\))?)(?::(?: .*)?|)\s*$"
 STRONG_NAME = r"(Error|Exception|Exit|Interrupt|Group|Warning|Failure|Timeout)(\(\w+\))?$"
 _NO_NAMES = {"Error", "Exception", "Warning", "Failure", "Timeout"}
-"""Words that begin ordinary lines too."""
+"""The names of exceptions that also begin ordinary lines, and so prove nothing."""
 _CHAINED = r"(another exception occurred|of the following exception):$"
 _INNER = r'(Original $|"""$|-- Process \d+ terminated with the following error)'
 _IGNORED = (
@@ -90,14 +92,14 @@ _FOREIGN_ROWS = 12
 _OTHER_ROWS = 400
 """The most rows with another prefix within one traceback, when several programs write at once."""
 _SCANNED_ROWS = 1000
-"""The most rows from the first row of a traceback to its exception."""
+"""The most rows that are searched from the first row of a traceback to its exception."""
 _FRAMES_MAX = 400
 _TEXT_ROWS = 60
-"""The most rows between an exception that ends with a colon and the traceback in its text."""
+"""The most rows between an exception that ends with a colon and a traceback in its text."""
 
 
 def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
-    """Return all tracebacks in their order."""
+    """Return all tracebacks in these rows of output, in their order; chained ones as one."""
     links = list(_links(rows))
     found: list[Traceback] = []
     for link in links:
@@ -112,7 +114,7 @@ def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
 
 
 def is_exception(row: str) -> bool:
-    """Return whether a row alone is an exception by its name."""
+    """Return whether a row alone shows an exception, judged by the name (`...Error: ...`)."""
     found = re.match(_EXCEPTION, row)
     return (
         found is not None
@@ -133,7 +135,10 @@ _GROUP_PART = r"\s+\| (\S.*)$"
 
 
 def _row_before(rows: Sequence[str], link: ChainLink) -> str | None:
-    """Return the nearest row before the link that is not blank."""
+    """Return the nearest of the four rows before the traceback that is not blank.
+
+    It is "Original " if the traceback's first row has that word; None: all four are blank.
+    """
     own = rows[link.begin]
     if f"Original {_TITLE}" in own:
         return "Original "
@@ -172,8 +177,8 @@ def _links(rows: Sequence[str]) -> Iterator[ChainLink]:
 def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str | None]:
     """Return a function that removes the prefix of a traceback from each row.
 
-    It is the text before the traceback in its first row, if the next row has it too; numbers in it
-    may differ.
+    The prefix is the text before the traceback in its first row, if the next row has it too;
+    numbers in it may differ. For a row with another prefix the function returns None.
     """
     following = next((row for row in rows[at + 1 : at + 4] if row.strip() and not is_gap(row)), "")
     if not prefix:
@@ -220,7 +225,7 @@ def _frame(found: re.Match[str] | None) -> TraceFrame | None:
 
 
 def _plain(rows: Sequence[str], at: int) -> ChainLink | None:
-    """Read Python's own form: also of a group, with values (loguru, better_exceptions), logged."""
+    """Read Python's own form, also that of a group, of loguru, or behind a log line's head."""
     header = re.search(_HEADER, rows[at])
     if header is None or _is_ipython(rows[at]):
         return None
@@ -230,7 +235,7 @@ def _plain(rows: Sequence[str], at: int) -> ChainLink | None:
 
 
 def _cut_off(rows: Sequence[str], at: int) -> ChainLink | None:
-    """Read the end of a traceback whose header is lost."""
+    """Read a traceback whose header is lost; it begins in one of the first three rows."""
     if at > 2:
         return None
     frame = re.match(r'(?P<prefix>.*?)  File "[^"]*", line \d+(, in .*)?$', rows[at])
@@ -255,7 +260,10 @@ def _syntax(rows: Sequence[str], at: int) -> ChainLink | None:
 def _body(
     rows: Sequence[str], at: int, strip: Callable[[str], str | None], first: str
 ) -> ChainLink | None:
-    """Read indented rows and the exception below them."""
+    """Read indented rows and the exception below them; None: no exception was found.
+
+    For a group of exceptions the error is that of its last part.
+    """
     kept, foreign, others = [first], 0, 0
     catcher: TraceFrame | None = None
     frame = _frame(re.match(_FRAME, first))
@@ -334,7 +342,10 @@ def _box(rows: Sequence[str], at: int) -> ChainLink | None:
 
 
 def _with_parts(rows: Sequence[str], link: ChainLink) -> ChainLink:
-    """Add the parts of a group in rich's form: their boxes follow; the last part is the error."""
+    """Return the traceback with the parts of a group in rich's form, the boxes of which follow.
+
+    The last part becomes the error. Without parts the traceback is returned as it is.
+    """
     parts: list[str] = []
     end = error_at = link.error_at
     error = ""
@@ -396,7 +407,10 @@ def _stackprinter(rows: Sequence[str], at: int) -> ChainLink | None:
 
 
 def _pretty_errors(rows: Sequence[str], at: int) -> ChainLink | None:
-    """Read pretty_errors' form: a rule, frames of one row, the text below the exception's name."""
+    """Read pretty_errors' form: a rule, then frames of one row each, then the exception.
+
+    The exception's text may be on the row below its name.
+    """
     if not rows[at].startswith("-----") or re.match(r"-{20,}$", rows[at]) is None:
         return None
     kept, frames = [rows[at]], list[TraceFrame]()
@@ -438,7 +452,7 @@ def _pytest(rows: Sequence[str], at: int) -> ChainLink | None:
 
 
 def _escaped(rows: Sequence[str], at: int) -> ChainLink | None:
-    """Read a traceback within a quoted text, as in JSON, on one row."""
+    """Read a traceback, or the fields of an exception, quoted on one row, as in JSON."""
     fields = re.search(_FIELDS, rows[at]) if '"exc_type"' in rows[at] else None
     if fields is not None:
         error = f"{fields['type']}: {_unescaped(fields['value'])}".partition("\n")[0]

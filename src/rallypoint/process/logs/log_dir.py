@@ -43,12 +43,14 @@ from rallypoint.process.relay.remembered import RECENT_BYTES, Remembered, Stream
 
 _PROBE_BYTES = 4096
 LEAST_FREE_BYTES = 1 << 20
-"""The least free space in bytes; a small file system is full with less than an eighth free."""
+"""The number of free bytes below which a file system counts as full; of a small one an eighth of
+its size."""
 TEMPORARY_PLACES = ("/tmp", "/var/tmp")
-"""The places for a temporary directory if none was given."""
+"""The places for a temporary directory where the usual one can't be written."""
 _ERROR_FILE = "error.json"
 _FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
-"""The length of the end of a log file that is read at first, and at most."""
+"""The number of bytes at the end of a log file that are searched for tracebacks at first, and at
+most."""
 _PART_BYTES = 256 * 1024
 
 Layout = Literal["torchrun", "rounds"]
@@ -71,16 +73,16 @@ class LogDir(Struct, frozen=True):
         node: str = "",
         temp_dir: str = "/tmp",
     ) -> LogDir:
-        """Make this agent's directory, named after `node` unless that is empty.
+        """Make this agent's directory under `log_dir`; `node`, unless empty, is a part of its name.
 
-        When `log_dir` is None it is made under `temp_dir`, or as Python's tempfile does, under /tmp
-        or /var/tmp when that can't be written.
+        When `log_dir` is None it is a temporary one under `temp_dir`, or under /tmp or /var/tmp
+        when that can't be written. For the null device there is none (`root` is empty).
 
-        A directory that was asked for is proved writable with 4 KiB that reach the disk, so that
-        a full disk is noticed before any worker starts. Blocks on the file system.
+        A directory that was asked for is proved writable with 4 KiB that reach the disk, so that a
+        full disk is noticed before any worker starts. Blocks on the file system.
 
-        Raises LogStorageError (no space, read-only, I/O error) or UsageError (not a directory,
-        no permission), each one line with the path and the fix.
+        Raises LogStorageError (no space, read-only, I/O error), UsageError (not a directory, no
+        permission) or InfrastructureError (no descriptor left), each one line with the fix.
         """
         job = safe_name(run_id)
         if log_dir is None:
@@ -113,13 +115,15 @@ class LogDir(Struct, frozen=True):
         return cls(root, False, layout)
 
     def begin(self, round_number: int, local_ranks: Iterable[int]) -> str:
-        """Make the directories of one round, and return the one that holds them.
+        """Make the directory of one round, and in it one for each local rank; return the round's.
 
-        `<local rank>` for each of these; empty when there are no files. Blocks on the disk.
+        Empty when there are no files. In the layout `rounds` the link `latest` is set to it. Blocks
+        on the disk.
 
         Where a round of that number was there before (a coordinator that lost its memory counts
         anew), its files are continued, but an error file is set aside as `error.json.1`, lest it be
-        taken for this round's. Raises LogStorageError or UsageError.
+        taken for this round's. Raises LogStorageError, UsageError, or InfrastructureError when no
+        descriptor is left.
         """
         if not self.root:
             return ""
@@ -142,16 +146,17 @@ class LogDir(Struct, frozen=True):
 
         Never raises.
 
-        `keep` is true when a user asked for files (redirect, tee) and something failed.
+        For example files that a user asked for (redirect, tee) are kept when the job has failed.
         """
         if self.is_temporary and self.root and not keep:
             remove_tree(self.root)
 
 
 def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
-    """Make a directory of this agent alone, which is not removed. Raises OSError.
+    """Make a directory for stacks of this agent's workers alone, and return its path.
 
-    It is under `log_dir`, or else under the temporary directory.
+    It is under `log_dir`, or without one under the temporary directory. It is not removed. Raises
+    OSError.
     """
     stem = f"{safe_name(run_id)}_stacks_"
     if log_dir is None:
@@ -169,7 +174,7 @@ def error_file(round_dir: str, local_rank: int) -> str:
 def open_log(path: str) -> int:
     """Return a descriptor for a worker to write to; an existing file is continued.
 
-    Raises LogStorageError or UsageError.
+    Raises LogStorageError, UsageError, or InfrastructureError when no descriptor is left.
     """
     try:
         return open_named(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -178,9 +183,9 @@ def open_log(path: str) -> int:
 
 
 def read_remembered(path: str) -> tuple[StreamPiece, ...]:
-    """Return the pieces of a log file that a relay would remember, and its end.
+    """Return the tracebacks in a log file that a relay would remember, and the file's end.
 
-    Empty if it can't be read. Blocks on the file. Reads at most the last 8 MiB.
+    Empty if it can't be read. Blocks on the file. Searches about the last 8 MiB at most.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -205,7 +210,7 @@ def read_remembered(path: str) -> tuple[StreamPiece, ...]:
 
 
 def _remembered(fd: int, size: int, reach: int) -> Remembered:
-    """Return the memory of a relay after the last `reach` bytes of the file. Raises OSError."""
+    """Return what a relay would remember of the last `reach` bytes of the file. Raises OSError."""
     at = max(0, size - reach)
     remembered = Remembered(at)
     while at < size and (data := os.pread(fd, min(_PART_BYTES, size - at), at)):
@@ -233,7 +238,11 @@ def path_text(path: str) -> str:
 
 
 def storage_error(path: str, error: OSError) -> RallypointError:
-    """Return the error, one line, for an unusable log file or directory."""
+    """Return the error, one line, for a log file or directory that can't be used.
+
+    It is a LogStorageError for a fault of the machine, an InfrastructureError for a lack of
+    descriptors, else a UsageError.
+    """
     if (short := out_of_files(error)) is not None:
         return short
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -267,9 +276,10 @@ def full_place(paths: Iterable[str]) -> str:
 
 
 def _make_temporary(temp_dir: str, name: str) -> str:
-    """Never makes the parent: a mistake in TMPDIR must not fill a disk somewhere else.
+    """Make a temporary directory in the first place that can be written, and return its path.
 
-    Raises OSError.
+    The places are `temp_dir`, /tmp and /var/tmp. Never makes the parent: a mistake in TMPDIR must
+    not fill a disk somewhere else. Raises OSError.
     """
     parent = os.path.abspath(temp_dir)
     failure: OSError | None = None
@@ -295,7 +305,7 @@ def _make_numbered(stem: str) -> str:
 
 
 def _make(path: str) -> bool:
-    """Return whether the directory was not there before."""
+    """Make the directory with mode 0700; return whether it was not there before."""
     try:
         os.mkdir(path, mode=0o700)
     except FileExistsError:
@@ -304,7 +314,7 @@ def _make(path: str) -> bool:
 
 
 def set_aside(path: str) -> None:
-    """Rename a file, if it exists, to its name with the first free number. Raises OSError."""
+    """Rename a file, if it exists, to `NAME.1`, or with the first free number. Raises OSError."""
     if not os.path.exists(path):
         return
     number = 1
@@ -317,7 +327,10 @@ def set_aside(path: str) -> None:
 
 
 def _point(link: str, target: str) -> None:
-    """Link to the file, for convenience: where links are not to be had, there is none."""
+    """Make or replace a symbolic link to this target, for convenience.
+
+    Errors are ignored: where links can't be made, there is none.
+    """
     fresh = f"{link}.new"
     try:
         try:
@@ -331,6 +344,9 @@ def _point(link: str, target: str) -> None:
 
 
 def safe_name(run_id: str) -> str:
-    """Return the run id without characters that are special in file names or shells."""
+    """Return the run id with `_` for characters that are special in file names or shells.
+
+    At most 64 characters, without leading dots; never empty.
+    """
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run_id)
     return safe.lstrip(".")[:64] or "job"

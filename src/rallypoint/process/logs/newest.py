@@ -19,11 +19,11 @@ from rallypoint.process.relay.messages import OUTPUT_BYTES, StreamOutput
 from rallypoint.threads import run_in_thread
 
 _NEWEST = -1
-"""The position before the first read."""
+"""The position that stands for the newest lines, until the first read."""
 
 
 class OutputLines(Struct, frozen=True):
-    """Whole lines that one worker wrote to one stream at one time."""
+    """Lines that one worker wrote to one stream at one time; without `data` only a position."""
 
     local_rank: int
     stream: int
@@ -31,22 +31,23 @@ class OutputLines(Struct, frozen=True):
     wall_time: float
     data: bytes
     left_out: int = 0
-    """The number of bytes before these lines that were dropped."""
+    """The number of bytes just before these lines that are not kept any more."""
     next: int = -1
-    """The position after these lines."""
+    """The position in the stream after these lines, in bytes."""
 
 
 class ReadStart(Struct, frozen=True):
-    """The place from which to read."""
+    """The positions in the streams from which an `OutputReader` begins to read."""
 
     newest: int
-    """The number of newest lines to begin with."""
+    """The number of newest lines of each stream to begin with."""
     read: Mapping[tuple[int, int], int] = {}
-    """The positions from which to read some streams instead, by local rank, and 1 or 2."""
+    """The positions from which to read some streams instead, by local rank, and 1 (stdout) or 2
+    (stderr)."""
 
 
 class OutputReader:
-    """Reads on with each `read`.
+    """The reader of the newest output of workers on this node; each `read` continues the last one.
 
     `unread` are the streams of which nothing is kept on this node: local ranks, and 1 or 2.
     """
@@ -60,19 +61,21 @@ class OutputReader:
         *,
         unfinished: bool,
     ) -> None:
-        """`unfinished`: gives lines, too, that are not finished: then nothing is to be read later.
+        """Prepare to read the streams of these workers of one round.
 
-        Else each stream is told of once at the start, if only where it is.
+        `unfinished`: unfinished lines are given, too; `read` is then to be called only once.
+        Otherwise the first `read` gives the position of each stream that begins with its newest
+        lines, even if there are none.
         """
         self._outputs, self._round = outputs, round_number
         self._start, self._unfinished = start, unfinished
         self._relayed: dict[tuple[int, int], int] = {}
-        """The next position of each relayed stream."""
+        """The position from which to read next, of each stream that the relay has."""
         self._files: dict[tuple[int, int], tuple[str, int]] = {}
-        """The file of each other stream, and the next position."""
+        """The file of each other stream, and the position from which to read next."""
         self.unread: list[tuple[int, int]] = []
         self._has_more = False
-        """Whether there is more to be read at once."""
+        """Whether the relay has more output than fitted into its last answer."""
         for local_rank in local_ranks:
             for stream in (Std.OUT, Std.ERR):
                 self._add(local_rank, stream)
@@ -90,7 +93,10 @@ class OutputReader:
                 self.unread.append(key)
 
     async def read(self) -> AsyncGenerator[list[OutputLines], None]:
-        """Yield the new output since the last time, in parts; files are read in a thread."""
+        """Yield the new output since the last time, in parts.
+
+        Files are read in a thread, the other streams are asked of the relay.
+        """
         lines = []
         if self._files:
             lines = await run_in_thread(self._read_files, "rallypoint-output")
@@ -145,9 +151,10 @@ class OutputReader:
         before: int,
         found: StreamOutput | Newest,
     ) -> list[OutputLines]:
-        """Return the parts as lines; without any, perhaps one that tells the position only.
+        """Return the parts, each a time and its data, as lines with positions.
 
-        `before` is the position from which `found` was read.
+        Without parts there is one that has the position only, on the first read or after dropped
+        bytes. `before` is the position from which `found` was read.
         """
         is_first = before == _NEWEST and not self._unfinished
         if not parts and (is_first or found.left_out):

@@ -48,7 +48,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
 class ConsoleRoute(Enum):
-    """The way of a relayed stream to the agent's own stdout or stderr."""
+    """The form in which the relay writes a stream to the agent's own stdout or stderr."""
 
     NONE = "none"
     RAW = "raw"  # every byte as it came
@@ -67,7 +67,7 @@ class StreamWish(Struct, frozen=True):
     hidden: bool = False
     """Whether output without a file is discarded (`--local-ranks-filter`)."""
     max_bytes: int = 0
-    """The size at which its file is rotated; 0: no limit."""
+    """The size in bytes at which its file is rotated; 0: no limit."""
     copies: Copies | None = None
     """The second file for some of the lines of a teed stream."""
     is_read: bool = False
@@ -75,26 +75,27 @@ class StreamWish(Struct, frozen=True):
 
 
 class Copies(Struct, frozen=True):
-    """Copies of shown lines that contain one of `texts` to the file `path`."""
+    """The copying to the file `path` of a teed stream's lines that contain one of `texts`."""
 
     path: str
     texts: tuple[str, ...]
 
 
 class Inherit(Struct, frozen=True):
-    """The worker writes to the agent's own descriptor."""
+    """The route of a stream for which the worker inherits the agent's own descriptor."""
 
 
 class ToFile(Struct, frozen=True):
-    """The worker writes to this file directly."""
+    """The route of a stream that the worker writes to the file `path` directly."""
 
     path: str
 
 
 class ToRelay(Struct, frozen=True):
-    """The worker writes to a pipe that the relay reads.
+    """The route of a stream that the worker writes to a pipe, which the relay reads.
 
     `path` is empty without a file. The file is rotated when it reaches `max_bytes`; 0: no limit.
+    `keep_tail`: the relay remembers the stream's tracebacks for the report of a failure.
     """
 
     console: ConsoleRoute
@@ -110,7 +111,11 @@ Route: TypeAlias = Inherit | ToFile | ToRelay
 def resolve_mode(
     wanted: OutputMode, *, stdout_is_terminal: bool, stderr_is_terminal: bool, workers: int
 ) -> OutputMode:
-    """Settle `auto`. `workers` counts those of the whole world that can be foreseen."""
+    """Return the output mode for `auto`, and any other mode as it is.
+
+    It is `prefix` if stdout and stderr are terminals and the job has several workers, else
+    `inherit`. `workers` counts those of the whole job, as far as they are known beforehand.
+    """
     if wanted is not OutputMode.AUTO:
         return wanted
     watched = stdout_is_terminal and stderr_is_terminal
@@ -118,9 +123,10 @@ def resolve_mode(
 
 
 def plan_stream(stream: Std, wish: StreamWish, *, mode: OutputMode, inherits: Std) -> Route:
-    """Return the route of one stream; `mode` is a settled one (see `resolve_mode`).
+    """Return the route of one stream; `mode` must not be `auto` (see `resolve_mode`).
 
-    `inherits` has the agent's streams that workers inherit, as terminals.
+    `inherits`: those streams of the agent that are terminals and that workers may inherit. Raises
+    ValueError for `auto`.
     """
     if mode is OutputMode.AUTO:
         raise ValueError("the output mode must be settled before streams are planned")
@@ -154,10 +160,10 @@ def drawing_wanted(*, term: str | None) -> bool:
 class LinePrefix(Struct, frozen=True):
     """The text before each line of a worker's streams.
 
-    `template` is that of `--log-line-prefix-template`, with the macros ${role_name},
-    ${local_rank}, ${rank} and ${hostname}, which is `host`; unless it is empty it replaces
-    torchrun's default, so it touches tees only. So does `given`, by local rank. Only the prefixes
-    of `--output prefix` are coloured.
+    `template` is that of `--log-line-prefix-template`, with the macros ${role_name}, ${local_rank},
+    ${rank} and ${hostname}, which is `host`. Unless it is empty it replaces torchrun's default, and
+    so touches teed streams only. For these, `given` has whole prefixes by local rank, which replace
+    the template. Only the prefixes of `--output prefix` are coloured.
     """
 
     role: str
@@ -167,7 +173,7 @@ class LinePrefix(Struct, frozen=True):
     host: str = ""
 
     def text(self, console: ConsoleRoute, local_rank: int, rank: int) -> bytes:
-        """Return the prefix of one stream."""
+        """Return the prefix of a worker's lines in this form of output; empty: it has none."""
         match console:
             case ConsoleRoute.NONE | ConsoleRoute.RAW | ConsoleRoute.LINES:
                 return b""
@@ -202,7 +208,8 @@ class Std(IntFlag):
     def from_str(cls, vm: str) -> Std | dict[int | str, Std]:
         """Parse `3`, or a map such as `0:1,10:3,g12:2`; global ranks are keys such as `"g12"`.
 
-        Raises ValueError, one line with the text and the valid form.
+        Returns a Std for all workers, or a dict by rank. Raises ValueError, one line with the text
+        and the valid form.
         """
         if ":" not in vm:
             return _std(vm, vm)
@@ -247,12 +254,15 @@ def is_named(ranks: Collection[int | str] | None, local_rank: int, rank: int) ->
 
 
 def to_map(val_or_map: StdMap, local_world_size: int) -> dict[int, Std]:
-    """Return one entry per local rank; a rank that is not named has none. Without global ranks."""
+    """Return the streams of each local rank; Std.NONE for a rank that is not named.
+
+    Entries for global ranks are ignored.
+    """
     return {rank: streams_of(val_or_map, rank, -1) for rank in range(local_world_size)}
 
 
 def names_any(wanted: StdMap) -> bool:
-    """Return whether a stream of any worker is named."""
+    """Return whether `wanted` names a stream of any worker."""
     return bool(wanted if isinstance(wanted, Std) else any(wanted.values()))
 
 

@@ -39,11 +39,12 @@ Environs = Mapping[int, Mapping[str, str]]
 
 
 class LogsDest(Struct, dict=True):
-    """For each stream the file of each local rank.
+    """The files of one round's workers: for each stream a file by local rank.
 
     A rank that is missing, or has an empty path, has no file: its stream goes where `--output`
-    says. `tee_*` names the ranks whose lines go to the console too; the null device discards.
-    Matching lines of teed streams (`--duplicate-stdout-filters`) are copied to `filtered_*`.
+    says. `tee_*` has the files of the ranks whose lines go to the console too. The null device as a
+    file discards. `error_files` are the paths for TORCHELASTIC_ERROR_FILE. Matching lines of teed
+    streams (`--duplicate-stdout-filters`) are copied to `filtered_*`.
     """
 
     stdouts: dict[int, str] = field(default_factory=dict)
@@ -56,9 +57,9 @@ class LogsDest(Struct, dict=True):
 
 
 def checked(given: object) -> LogsDest:
-    """Return the result of a package's `reify` as ours.
+    """Return what a plug-in's `reify` has returned as a LogsDest of ours.
 
-    Raises AttributeError, TypeError or ValueError for what is none.
+    Raises AttributeError, TypeError or ValueError if it can't be one.
     """
     dest = LogsDest()
     for name in ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files"):
@@ -77,14 +78,14 @@ def _paths(name: str, given: Mapping[K, object]) -> dict[K, str]:
 
 
 class Reifies(Protocol):
-    """The part of a `LogsSpecs` that is needed; torch's objects have it, too."""
+    """The one method of a `LogsSpecs` that is needed; torch's objects have it, too."""
 
     def reify(self, envs: Environs) -> LogsDest:
-        """Return the destinations of the streams."""
+        """Return the files of the streams for the workers that have these environments."""
 
 
 class LogsSpecs(ABC):
-    """Decides where the output of this node's workers goes.
+    """The choice of where the output of this node's workers goes.
 
     A subclass may call this constructor, which keeps its arguments in `_redirects`, `_tee` and
     `_local_ranks_filter`.
@@ -104,9 +105,10 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: Environs) -> LogsDest:
-        """Return the destinations for one round.
+        """Return the files of the streams for one round's workers.
 
-        Called in the agent's loop: should not block for long.
+        `envs` are the environments of the workers, by local rank. Called in the agent's loop:
+        should not block for long.
 
         An exception ends the agent with one line.
         """
@@ -118,7 +120,7 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """One directory per round and worker, as `log_dir.py` describes.
+    """The usual files: a directory for each round and worker.
 
     `redirects` and `tee` are a `Std` for all workers or a map by rank (see `Std.from_str`). Only
     the workers in `local_ranks_filter` reach the console, if it is given. `log_dir` None: a fresh
@@ -156,7 +158,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str | None:
-        """The given `log_dir`; else the temporary directory, once there is one."""
+        """The given `log_dir`; without one the temporary directory, or None before it is made."""
         if self._base is not None:
             return self._base
         return self._log_dir.root if self._log_dir is not None else None
@@ -165,13 +167,13 @@ class DefaultLogsSpecs(LogsSpecs):
     def directory(self) -> str | None:
         """The directory of this agent's files.
 
-        Empty if there are no files, None before it is made with the first round.
+        Empty if there are no files, None before it is made, for example with the first round.
         """
         return self._log_dir.root if self._log_dir is not None else None
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the files are in a temporary directory of their own."""
+        """Whether this agent's directory was made, and is a temporary one."""
         return self._log_dir is not None and self._log_dir.is_temporary
 
     @property
@@ -183,21 +185,22 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._base is None and (names_any(self._redirects) or names_any(self._tee))
 
     def open(self, run_id: str, temp_dir: str = "") -> LogDir:
-        """Make this agent's directory; only the first call does. Blocks on the file system.
+        """Make this agent's directory and return it; later calls return the same one.
 
-        `temp_dir` replaces the usual one. Raises LogStorageError or UsageError, each one line with
-        the path and the fix.
+        Blocks on the file system. `temp_dir` replaces the usual one. Raises LogStorageError,
+        UsageError, or InfrastructureError when no descriptor is left: each one line with the fix.
         """
         with naming_parameters():
             return self._open(run_id, temp_dir)
 
     def reify(self, envs: Environs) -> LogsDest:
-        """Make the directories of one round.
+        """Make the directories of one round, and return the files of its workers' streams.
 
-        The round is RALLYPOINT_ROUND of the workers, or without it TORCHELASTIC_RESTART_COUNT.
-        Blocks on the file system.
+        The round's number is RALLYPOINT_ROUND of the workers, or without it
+        TORCHELASTIC_RESTART_COUNT. Blocks on the file system.
 
-        Raises LogStorageError or UsageError, each one line with the path and the fix.
+        Raises LogStorageError, UsageError, or InfrastructureError when no descriptor is left: each
+        one line with the fix.
         """
         with naming_parameters():
             return self._reify(envs)
@@ -268,7 +271,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 class CommandLogsSpecs(DefaultLogsSpecs):
-    """The default of a command line: errors name its options."""
+    """The `DefaultLogsSpecs` of the command line: its errors name options, not parameters."""
 
     open, reify = DefaultLogsSpecs._open, DefaultLogsSpecs._reify
 
@@ -289,10 +292,10 @@ def make_logs_specs(
     tee: StdMap,
     local_ranks_filter: Collection[int | str] | None,
 ) -> LogsSpecs:
-    """Load and make the plug-in of this name; Rallypoint's come before torch's.
+    """Load and make the plug-in of this name; Rallypoint's entry points come before torch's.
 
-    Imports its package. Raises UsageError when there is none, and LogsSpecsError when it raises:
-    one line each.
+    Imports its package. Raises UsageError when there is none, and LogsSpecsError when it can't be
+    imported or made: one line each.
     """
     entry, group = _find(name)
     try:
@@ -330,7 +333,10 @@ def _find(name: str) -> tuple[EntryPoint, str]:
 
 
 def _for_group(wanted: StdMap, group: str) -> object:
-    """Return the value with torch's Std for torch's classes; torch is imported by now."""
+    """Return the streams as torch's Std for a plug-in of torch's group, else as ours.
+
+    torch is imported by now, if the plug-in needs it.
+    """
     std: Any = getattr(sys.modules.get(_TORCH_MODULE), "Std", Std) if group == TORCH_GROUP else Std
     if isinstance(wanted, Std):
         return std(int(wanted))

@@ -33,27 +33,28 @@ from rallypoint.process.relay.remembered import LastWords
 
 
 class OutputSettings(Struct, frozen=True):
-    """The settings of the output, besides files. `mode` is a settled one."""
+    """The settings of the workers' output, besides files. `mode` is never `auto`."""
 
     mode: OutputMode
     prefix: LinePrefix
     inherits: Std
-    """The agent's streams that workers inherit, as terminals."""
+    """The agent's streams that are terminals and that workers may inherit."""
     draws: bool = True
     """Whether a terminal may redraw a worker's unfinished output."""
     local_ranks_filter: tuple[int | str, ...] | None = None
     """The workers whose output reaches the console, if given; a global rank is written "g12"."""
     stdout_filters: tuple[str, ...] = ()
-    """Teed stdout lines that contain one of these texts are copied to a file of the round."""
+    """The texts to look for: teed stdout lines that contain one are copied to a file of the
+    round."""
     stderr_filters: tuple[str, ...] = ()
     log_max_bytes: int = 0
-    """The size at which a log file is rotated; 0: no limit."""
+    """The size in bytes at which a log file is rotated; 0: no limit."""
     progress_pattern: str = ""
     """The pattern that the relay looks for in the workers' output; empty: none."""
 
 
 class WorkerOutput(Struct, frozen=True):
-    """One worker's descriptors (None: the agent's own) and the names of its files."""
+    """One worker's descriptors (None: it inherits the agent's) and the names of its files."""
 
     stdout_fd: int | None
     stderr_fd: int | None
@@ -65,7 +66,7 @@ class WorkerOutput(Struct, frozen=True):
     """The log file of its stdout; empty: there is none."""
 
     def written_log(self) -> str:
-        """Return the log file to read: that of stdout if that of stderr is empty.
+        """Return `log_file`, or stdout's file if only that one has content.
 
         Blocks on the file system.
         """
@@ -74,14 +75,17 @@ class WorkerOutput(Struct, frozen=True):
         return self.log_file
 
     def close(self) -> None:
-        """Close the agent's copies, once the worker has its own. Call exactly once."""
+        """Close the agent's copies of the descriptors, once the worker has its own.
+
+        Call exactly once.
+        """
         for fd in (self.stdout_fd, self.stderr_fd):
             if fd is not None:
                 os.close(fd)
 
 
 class WorkerOutputs(Struct, eq=False):
-    """Opens the output of each worker of each round. `relay` may be None if none needs it."""
+    """The opening of the workers' output in each round. `relay` may be None if none needs it."""
 
     settings: OutputSettings
     specs: Reifies
@@ -91,25 +95,25 @@ class WorkerOutputs(Struct, eq=False):
     def read_progress(self, round_number: int, shm: str) -> None:
         """Have the relay look for progress in the output of this round's workers, if configured.
 
-        Their streams are opened next. `shm` is the path of their shared memory; empty: there is
-        none.
+        To be called before their streams are opened. `shm` is the path of their shared memory;
+        without it nothing is done.
         """
         pattern = self.settings.progress_pattern
         if self.relay is not None and pattern and shm:
             self.relay.read_progress(round_number, shm, pattern)
 
     async def progress_read(self) -> None:
-        """Wait until all output so far was searched for progress, with a limit."""
+        """Wait until all output so far was searched for progress, for at most about 2 s."""
         if self.relay is not None and self.settings.progress_pattern:
             await self.relay.progress_read()
 
     def open_round(self, round_number: int, envs: Environs) -> list[WorkerOutput]:
-        """Make files and pipes of the workers about to be spawned, by local rank.
+        """Open the files and pipes of the workers about to be spawned, in the order of local ranks.
 
-        `envs` are theirs. Blocks on the log directory.
+        `envs` are the workers' environments. Blocks on the log directory.
 
-        Raises LogStorageError or UsageError, LogsSpecsError for a plug-in's mistake, or OSError
-        when descriptors have run out; nothing stays open then.
+        Raises LogStorageError or UsageError, LogsSpecsError for a plug-in's mistake, or
+        InfrastructureError or OSError when descriptors have run out; nothing stays open then.
         """
         ranks = {local_rank: int(envs[local_rank]["RANK"]) for local_rank in sorted(envs)}
         return self.open_files(self._reify(envs), round_number, ranks)
@@ -117,7 +121,7 @@ class WorkerOutputs(Struct, eq=False):
     def open_files(
         self, dest: LogsDest, round_number: int, ranks: Mapping[int, int]
     ) -> list[WorkerOutput]:
-        """Open the streams for known files; `ranks` by local rank.
+        """Open the streams of workers whose files are known; `ranks`: global ranks by local rank.
 
         Raises what `open_round` does, except a plug-in's errors.
         """
@@ -200,13 +204,16 @@ class WorkerOutputs(Struct, eq=False):
                 return self.relay.add(worker, stream, route, prefix, draws=self.settings.draws)
 
     def route_of(self, round_number: int, local_rank: int, stream: Std) -> Route | None:
-        """Return the route of a stream of a worker of this round, or the one before it."""
+        """Return the route of one stream of a worker in this round; None: not known.
+
+        Routes are kept for the newest round and the one before it.
+        """
         return self._routes.get((round_number, local_rank, stream))
 
     async def last_words(self, round_number: int, local_rank: int) -> LastWords:
-        """Return the end of the output of a worker that has ended. Blocks on its log files.
+        """Return the end of the output of a worker that has ended, and its tracebacks.
 
-        Empty for a stream that this agent can't read.
+        Blocks on its log files. Empty for a stream that this agent can't read.
         """
         routes = [self.route_of(round_number, local_rank, each) for each in (Std.ERR, Std.OUT)]
         relayed = LastWords()

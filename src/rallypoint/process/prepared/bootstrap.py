@@ -20,9 +20,9 @@ _PACKAGE = os.path.dirname(os.path.dirname(OWN_FOLDER)) + os.sep
 
 
 def main() -> None:
-    """Run `bootstrap.py CALL_FD RESULT_FD FD,...`.
+    """Make the call of the command `bootstrap.py CALL_FD RESULT_FD FD,... TITLE`.
 
-    TITLE`; the last FDs, which may be none, are of the arguments.
+    `FD,...`, which may be empty, are the descriptors in the arguments of the function.
     """
     forget_own_folder()
     call_fd, result_fd, fds = sys.argv[1:4]
@@ -33,10 +33,11 @@ def main() -> None:
 
 
 def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None:
-    """Make the call in a `calls.PickledCall`, and write its result.
+    """Make the call in a `calls.PickledCall`, and write its result to `result_fd`.
 
     Closes `call_fd`, and no other descriptor. An exception of the function, or of an import for it,
-    is written to the error file, and raised.
+    is written to the error file, and raised. A launch during the import of the main module is
+    written there too, and ends in SystemExit(1).
     """
     import io
     import pickle
@@ -74,9 +75,9 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
 
 
 def prepare_from(call_fd: int) -> dict[str, object]:
-    """Set the paths of a call's caller in a prepared process, and close `call_fd`.
+    """Take over the sys.path and directory of a call's caller, and close `call_fd`.
 
-    Returns the data for `import_main`.
+    For a prepared process. Returns the data for `import_main`.
     """
     import io
     import pickle
@@ -106,7 +107,10 @@ def run_call(
     result_fd: int,
     environ: Mapping[str, str],
 ) -> None:
-    """Call the function in a fork of the caller, which has function and arguments."""
+    """Call the function in a fork of the caller, and write its result to `result_fd`.
+
+    The environment becomes `environ`. An exception is written to the error file, and raised.
+    """
     from rallypoint.process import titles
 
     set_environ(environ)
@@ -116,7 +120,10 @@ def run_call(
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Run a Python command line in a fork of the caller."""
+    """Run a Python command line in a fork of the caller, to its end.
+
+    The environment becomes `environ`, and the title the command line.
+    """
     from rallypoint.process import titles
     from rallypoint.process.prepared import command_line
 
@@ -130,7 +137,7 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def set_environ(environ: Mapping[str, str]) -> None:
-    """Replace the environment by this one."""
+    """Replace this process's environment by `environ`."""
     os.environ.clear()
     os.environ.update(environ)
 
@@ -173,7 +180,7 @@ def users_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _prepare_paths(preparation: dict[str, object]) -> dict[str, object]:
-    """Have the caller's path and directory; what is left is about its main module."""
+    """Take over the caller's sys.path and directory; return the data about its main module."""
     from multiprocessing import spawn
 
     main_module: dict[str, object] = {
@@ -226,7 +233,7 @@ def _what(function: object, result: object) -> str:
 
 
 def _read(fd: int) -> bytes:
-    """Read a whole file whose position other processes share."""
+    """Read a whole file without moving its position, which other processes share."""
     size, chunks, offset = os.fstat(fd).st_size, [], 0
     while offset < size:
         chunks.append(os.pread(fd, size - offset, offset))
@@ -235,7 +242,10 @@ def _read(fd: int) -> bytes:
 
 
 def forget_own_folder() -> None:
-    """Our file names must not shadow a module of the user's."""
+    """Remove this module's folder from sys.path, if it is the first one.
+
+    Its file names must not shadow a module of the user's.
+    """
     if sys.path and os.path.abspath(sys.path[0]) == OWN_FOLDER:
         del sys.path[0]
 

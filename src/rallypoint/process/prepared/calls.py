@@ -19,10 +19,10 @@ BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.
 
 
 class PickledCall:
-    """A call for a worker: the caller's preparation, then the function and its arguments.
+    """A pickled call for a worker: the caller's preparation, then the function and its arguments.
 
-    `fds` are copies of the descriptors in the arguments. They stay open for later restarts, until
-    `close`, or for the life of this object.
+    `fd` is the file in memory that holds it, `fds` are copies of the descriptors in the arguments.
+    They stay open for later restarts, until `close`, or for the life of this object.
     """
 
     def __init__(self, fd: int, fds: Sequence[int]) -> None:
@@ -43,10 +43,11 @@ class PickledCall:
 def pickle_calls(call: FunctionCall) -> list[PickledCall]:
     """Return each worker's call, by local rank.
 
-    Who has the same arguments as the one before shares its call: they may be large.
+    A worker with the same arguments as the one before shares its call: they may be large.
 
-    Raises UsageError when the function or an argument can't be pickled; then none is open. Raises
-    UnguardedLaunchError in a worker that is about to find its own function.
+    Raises UsageError when the function or an argument can't be pickled, and OSError when no
+    descriptor is left; then no call stays open. Raises UnguardedLaunchError in a worker that is
+    still importing the main module in which its own function is.
     """
     from multiprocessing import process
 
@@ -130,7 +131,7 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
 
 
 def _dumps(*, imports_main: bool) -> Callable[[object], memoryview]:
-    """Pickle as multiprocessing does.
+    """Return the function that pickles as multiprocessing does.
 
     Unless workers import the main program, what refers to something that is defined there can't be
     unpickled, and raises PicklingError here.
@@ -173,7 +174,7 @@ def _can_pickle(function: Callable[..., object], dumps: Callable[[object], objec
 
 
 def memory_file(name: str) -> int:
-    """Return a new anonymous file (close-on-exec, above 2)."""
+    """Return the descriptor of a new anonymous file (close-on-exec, above 2)."""
     import fcntl
 
     if hasattr(os, "memfd_create"):
@@ -247,8 +248,8 @@ _of_this_worker: list[int] = []
 class InheritedFd:
     """A descriptor in the arguments of a function (a shared tensor, a pipe, a queue).
 
-    As what `multiprocessing.reduction.DupFd` returns. Pickled is its place in a list of
-    descriptors; the worker gets the list itself.
+    It stands for what `multiprocessing.reduction.DupFd` returns. Only its place in a list of
+    descriptors is pickled; the worker gets the descriptors themselves.
     """
 
     def __init__(self, place: int) -> None:

@@ -15,13 +15,17 @@ from typing import NamedTuple
 RUN_PATH = (
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-"""The program of `--run-path`, given to -c: hides itself from the script."""
+"""The code for `--run-path`, which Python gets with -c: it removes itself from the script's
+sys.argv."""
 
 _WITH_VALUE = ("-X", "-W")
 
 
 class CommandLine(NamedTuple):
-    """The `python *options` and its program: a `script`, a `module`, or a `path` given to runpy."""
+    """The parts of a Python command line.
+
+    `kind` says what `name` is: a `script`, a `module`, or a `path` that runpy runs.
+    """
 
     python: str
     options: tuple[str, ...]
@@ -31,9 +35,10 @@ class CommandLine(NamedTuple):
 
 
 def parse(argv: Sequence[str]) -> CommandLine | None:
-    """Parse a command line; None if it is not one of Python's that can run here.
+    """Parse a command line of Python; None if an existing process can't run it.
 
-    Examples are `python -c` and `sleep 1`.
+    It can't run `sleep 1`, which is not Python's, nor `python -i`, nor `python -c` with any code
+    but RUN_PATH.
     """
     program = os.path.basename(argv[0]) if argv else ""
     if "python" not in program and "pypy" not in program:
@@ -54,7 +59,10 @@ def parse(argv: Sequence[str]) -> CommandLine | None:
 
 
 def add_first_path(line: CommandLine) -> None:
-    """Add the directory to sys.path that Python adds for this command line."""
+    """Add the directory to sys.path that Python adds for this command line.
+
+    Adds nothing where Python does not (its option -P).
+    """
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, first_path(line))
 
@@ -87,7 +95,10 @@ def run(line: CommandLine, argv: Sequence[str]) -> None:
 
 
 def _run_module(name: str) -> None:
-    """Run the module as `python -m` does; a missing module gives one line."""
+    """Run the module as `python -m` does.
+
+    A missing module ends the process with one line.
+    """
     import runpy
 
     try:

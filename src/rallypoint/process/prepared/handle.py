@@ -27,27 +27,27 @@ from rallypoint.process.spawn import (
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 FORK_TIMEOUT_S = 5.0
-"""The time limit of each fork of a round, in seconds. A process that does not answer by then is
-replaced."""
+"""The time limit in seconds for each answer of the prepared process while it forks workers. One
+that does not answer by then is replaced."""
 KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
-"""The variables of native thread pools that would start when their library is imported; workers get
-their own values."""
+"""The variables that are 1 in a prepared process, because native thread pools would start when
+their library is imported; workers get their own values."""
 
 _LENGTH = struct.Struct("=I")
 
 
 class PreparedProcessLostError(InfrastructureError):
-    """The prepared process was killed, or does not answer; no worker of the batch is left.
+    """The prepared process was killed, does not answer, or sent invalid data.
 
-    Worth another try.
+    No worker of the batch is left. Worth another try.
     """
 
 
 class Preparation(Struct, frozen=True):
-    """The preparation of a process: an interpreter with its options, and its imports.
+    """The preparation of a process: an interpreter with its options, and the modules to import.
 
-    `argv` is a worker's command, whose path is to be used; for a function `call_fd` instead, which
-    holds its caller's path.
+    `argv` is a worker's command, from which the first entry of sys.path follows. For a function
+    there is `call_fd` instead, the call with its caller's sys.path.
     """
 
     interpreter: tuple[str, ...]
@@ -89,7 +89,10 @@ def release_orphans(owner: object) -> None:
 
 
 class PreparedProcess:
-    """A running prepared process, until `stop`. Its owner must `adopt_orphans`."""
+    """A running process that has imported modules, and forks workers, until `stop`.
+
+    Its owner must call `adopt_orphans` before.
+    """
 
     def __init__(self, process: WorkerProcess, control: socket.socket, guard: Guard) -> None:
         self.pid, self._control, self._guard = process.pid, control, guard
@@ -103,7 +106,8 @@ class PreparedProcess:
 
         It imports by itself; see `readiness`.
 
-        Raises UsageError when the interpreter can't be run.
+        Raises UsageError when the interpreter can't be run, InfrastructureError when the system
+        can't fork, and OSError when no descriptor is left.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -136,7 +140,7 @@ class PreparedProcess:
     def readiness(self) -> Readiness | None:
         """Return the message of the process, or None: there is none yet. Does not block.
 
-        Raises PreparedProcessLostError when it has died.
+        Raises PreparedProcessLostError when it has died, or has sent something else.
         """
         self._control.setblocking(False)
         try:
@@ -152,12 +156,14 @@ class PreparedProcess:
     def fork(self, commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
         """Fork all workers, or none; they are children of this process.
 
-        Blocks for some 10 ms per worker, as forking a large process takes. After it has said that
-        it is ready.
+        To be called once the process has said that it is ready. Blocks for some 10 ms per worker,
+        as forking a large process takes.
 
-        Of a command with `pass_fds` these are its call and its result.
+        The `pass_fds` of a command are the descriptors of its call and of its result, then those in
+        the arguments; such a command's `argv` is not used.
 
-        Raises PreparedProcessLostError or WorkerForkError.
+        Raises PreparedProcessLostError, WorkerForkError, or OSError when there is no descriptor for
+        a pipe.
         """
         go_read, go_write = syscalls.pipe_above_standard_fds()
         pids: list[int] = []
@@ -185,13 +191,16 @@ class PreparedProcess:
         return [WorkerProcess(pid) for pid in pids]
 
     def use_guard(self, guard: Guard) -> None:
-        """Use the guard that replaces the former one."""
+        """Register the process with the guard that replaces the former one."""
         self._guard = guard
         guard.register(self.pid)
         guard.spare(self.pid)
 
     def stop(self) -> None:
-        """Kill and reap the process. Its workers continue. Call exactly once."""
+        """Kill and reap the process. Its workers continue. Call exactly once.
+
+        Blocks until it has died, 5 s at most.
+        """
         self._control.close()
         abandon([self.pid], self._guard)
 

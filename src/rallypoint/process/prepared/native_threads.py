@@ -20,9 +20,10 @@ _MOMENTS, _MOMENT_S = 5, 0.01
 
 
 def python_threads() -> list[str]:
-    """Return the names of Python's threads except the main one, even without `threading`.
+    """Return the names of Python's threads except the main one.
 
-    If the kernel knows more threads, it waits a moment for those that have just begun.
+    Those that were started without the module `threading` are included. If the kernel knows more
+    threads, it waits for up to 50 ms for those that have just begun.
     """
     for _ in range(_MOMENTS):
         if (found := _known_to_python()) or not native_threads():
@@ -38,7 +39,7 @@ def _known_to_python() -> list[str]:
 
 
 def native_threads() -> list[str]:
-    """Return the kernel's names of all threads except the first."""
+    """Return the kernel's names of all threads except the first, Python's included."""
     names = []
     for task in os.listdir("/proc/self/task"):
         if int(task) != os.getpid():
@@ -74,7 +75,7 @@ def give_openblas_its_threads(environ: Mapping[str, str]) -> None:
 
 
 def reseed() -> None:
-    """Seed numpy's global generator anew in a worker.
+    """Seed numpy's global generator anew in a worker, if numpy is imported.
 
     It was seeded when it was imported; each worker would draw the same numbers. (Python's own is
     seeded anew by every fork, torch's always begins the same.)

@@ -31,9 +31,9 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _sibling(name: str, folder: str = ".") -> Any:
-    """Import a module beside this one by its path: this interpreter may not have the package.
+    """Import a module of the package by its path: this interpreter may not have the package.
 
-    The names shadow no other module.
+    `folder` is relative to this file's. The names shadow no other module.
     """
     spec = importlib.util.spec_from_file_location(
         f"_rallypoint_{name}", os.path.join(FOLDER, folder, f"{name}.py")
@@ -76,7 +76,10 @@ class WorkerToFork(NamedTuple):
 
 
 class StartGate(NamedTuple):
-    """The descriptors that a new worker needs from the agent."""
+    """The agent's pid, and the descriptors that a new worker needs from the agent.
+
+    By `go` it waits for the start signal, by `guard` it registers with the guard.
+    """
 
     agent_pid: int
     go: int
@@ -88,10 +91,10 @@ class Broken(Exception):
 
 
 def main() -> None:
-    """Run `program.py CONTROL_FD TITLE ...`. Returns in a worker only, when that has ended.
+    """Run `program.py CONTROL_FD TITLE ...`: import the modules, then fork workers.
 
-    With `SENT_TO_EVERYBODY` ignored, for it ends with its agent. The words after the title make
-    room for those of workers.
+    Returns in a worker only, when that has ended. It is started with `SENT_TO_EVERYBODY` ignored,
+    for it ends with its agent. The words after the title make room for the titles of workers.
     """
     usual_name = titles.name()
     titles.set_name("rallypoint-pre")
@@ -117,7 +120,11 @@ def main() -> None:
 
 
 def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
-    """Import the modules, and return warnings. Raises Broken."""
+    """Import the modules, and return warnings about native threads that they have started.
+
+    `argv` is a worker's command, or `fds` has its call. Raises Broken if a module can't be
+    imported, or has started a Python thread or CUDA.
+    """
     if argv:
         line = command_line.parse(argv)
         assert line is not None
@@ -157,7 +164,10 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
 
 
 def serve(agent: socket.socket, prctl: Any) -> WorkerToFork:
-    """Fork workers until the agent is gone. Returns in each worker."""
+    """Fork workers as the agent asks, and exit when the agent is gone.
+
+    Returns in each worker, with what the worker is to run.
+    """
     while True:
         batch: list[WorkerToFork] = []
         while "fork" not in (received := _receive(agent))[0]:
@@ -229,8 +239,9 @@ def become(worker: WorkerToFork) -> None:
 
 
 def _fork_all(batch: list[WorkerToFork], report: int, gate: StartGate) -> WorkerToFork:
-    """Fork each worker in the short-lived child, report its pid or minus the error, and exit.
+    """Fork each worker in the short-lived child, and exit.
 
+    Writes each pid to `report`, or minus the number of an error, after which none is forked.
     Returns in each worker.
     """
     try:
@@ -255,7 +266,10 @@ def _tell_guard(gate: StartGate, record: int) -> None:
 
 
 def _begin(worker: WorkerToFork, batch: list[WorkerToFork], gate: StartGate, prctl: Any) -> None:
-    """Set signals and streams in a worker, and then wait for the agent's start signal."""
+    """Set signals, streams, limits and CPUs in a worker, and wait for the agent's start signal.
+
+    The worker exits if the agent is gone or has given up, or if it can't be set up.
+    """
     try:
         for number in signals.SENT_TO_EVERYBODY:
             if signal.getsignal(number) == signal.SIG_IGN:

@@ -17,7 +17,10 @@ from rallypoint.process.relay.messages import (
 
 
 class Channel:
-    """Packets from and to the agent. Sending never waits: what does not fit is kept."""
+    """The relay's end of the channel to its agent.
+
+    Sending never waits: reports that do not fit are kept.
+    """
 
     def __init__(self, control: socket.socket) -> None:
         control.setblocking(False)
@@ -35,7 +38,7 @@ class Channel:
         return bool(self._reports)
 
     def receive(self) -> tuple[list[tuple[RelayRequest, list[int]]], bool]:
-        """Return the received requests with their descriptors, and whether the agent exists."""
+        """Return received requests with their descriptors, and whether the agent's end is open."""
         found: list[tuple[RelayRequest, list[int]]] = []
         while True:
             try:
@@ -49,18 +52,18 @@ class Channel:
             found.append((decode_request(packet), fds))
 
     def report(self, report: RelayReport) -> None:
-        """Send a report to the agent."""
+        """Send a report to the agent, now or when it fits."""
         self._reports.append(encode(report))
         self.send()
 
     def report_failure(self, path: bytes, number: int | None) -> None:
-        """Report the first failure of writing to a file or console."""
+        """Report the first failure of writing to this file or console; later ones are dropped."""
         if path not in self._failed_paths:
             self._failed_paths.add(path)
             self.report(WriteFailed(path, number or 0))
 
     def send(self) -> None:
-        """Send as many reports as fit."""
+        """Send as many of the unsent reports as fit; drop them if the agent is gone."""
         while self._reports:
             try:
                 self._control.send(self._reports[0])
@@ -73,14 +76,20 @@ class Channel:
 
 
 class Poller:
-    """Descriptors to wait for. The kernel's list changes only where what is wanted does."""
+    """The descriptors to wait for.
+
+    The list for poll(2) changes only where the wanted events do.
+    """
 
     def __init__(self) -> None:
         self._poll = select.poll()
         self._watched: dict[int, int] = {}
 
     def watch(self, fd: int, events: int, *, also_out: bool = False) -> None:
-        """Set the events that the next poll waits for on this descriptor; 0: none."""
+        """Set the events that the next poll waits for on this descriptor; 0: none.
+
+        `also_out` adds POLLOUT.
+        """
         wanted = events | (select.POLLOUT if also_out else 0)
         if self._watched.get(fd, 0) == wanted:
             return
@@ -92,5 +101,8 @@ class Poller:
             self._poll.unregister(fd)
 
     def wait(self, limit_ms: int | None) -> dict[int, int]:
-        """Block until there is an event; return the events by descriptor."""
+        """Block until there is an event, or `limit_ms` is over; return the events by descriptor.
+
+        None: no limit.
+        """
         return dict(self._poll.poll(limit_ms))

@@ -61,7 +61,7 @@ class RelaySetup(Struct, frozen=True):
 
 
 class Relay(Struct, eq=False):
-    """The running relay process. Make one with `start`; end it with `stop`."""
+    """The running relay process, which writes the workers' output; see `start` and `stop`."""
 
     process: ForkedProcess
     _control: socket.socket
@@ -120,10 +120,10 @@ class Relay(Struct, eq=False):
     ) -> int:
         """Return the write end of a new pipe, to become the worker's stdout or stderr.
 
-        The caller closes it once the worker has it: the stream ends with its last writer.
-        Without `draws` a terminal is treated as a file is: of a line that is drawn its last state
-        is written. If the relay was lost, it is the agent's own stream instead: output beats
-        decoration.
+        The caller closes it once the worker has it: the stream ends with its last writer. Without
+        `draws` a line that is redrawn is written once, in its last state, even to a terminal. If
+        the relay was lost, the result is a copy of the agent's own stream instead: output beats
+        decoration. Raises OSError when no descriptor is left.
         """
         fd = 1 if stream is Std.OUT else 2
         if self.is_lost:
@@ -148,9 +148,10 @@ class Relay(Struct, eq=False):
         return writer
 
     def read_progress(self, round_number: int, shm: str, pattern: str) -> None:
-        """Match the output of this round's workers, whose streams are added next, with a pattern.
+        """Have the output of this round's workers matched by a pattern.
 
-        The pattern is one of `process/relay/pattern.py`; `shm` is the path of their shared memory.
+        Their streams are added next. The pattern is one of `process/relay/pattern.py`; `shm` is the
+        path of their shared memory.
         """
         self._send(ReadProgress(round_number, os.fsencode(shm), os.fsencode(pattern)))
 
@@ -184,8 +185,8 @@ class Relay(Struct, eq=False):
         """Return the last words of a worker that has ended, with all of its output.
 
         They are the tracebacks that the relay remembers, the end of stderr, and the end of stdout.
-        Empty when its streams are not relayed, when the relay was lost, and when a blocked console
-        stops the relay for `timeout_s`.
+        Empty when its streams are not relayed, when the relay was lost, or when it does not answer
+        within `timeout_s` seconds.
         """
         wanted = partial(AskTail, round_number=round_number, local_rank=local_rank)
         answer = await self._ask(wanted, timeout_s)
@@ -194,12 +195,13 @@ class Relay(Struct, eq=False):
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until all output so far is written; return whether it was in time.
 
-        None waits as long as the consoles do: a reader that pauses (`| less`) loses nothing.
+        At most `timeout_s` seconds. None waits as long as the consoles do: a reader that pauses (`|
+        less`) loses nothing. False also if the relay is lost.
         """
         return await self._ask(AskDrain, timeout_s) is not None
 
     async def progress_read(self, timeout_s: float = 2.0) -> None:
-        """Wait until all output so far was matched, but at most `timeout_s`."""
+        """Wait until all output so far was searched for progress, at most `timeout_s` seconds."""
         await self._ask(AskProgress, timeout_s)
 
     async def output(
@@ -212,7 +214,7 @@ class Relay(Struct, eq=False):
     ) -> tuple[StreamOutput, ...]:
         """Return the kept output of these streams: see `AskOutput`.
 
-        Empty when the relay was lost.
+        Empty when the relay was lost, or does not answer within 2 s.
         """
         wanted = partial(
             AskOutput,
@@ -263,9 +265,9 @@ class Relay(Struct, eq=False):
     async def _ask(
         self, request: Callable[[int], RelayRequest], timeout_s: float | None
     ) -> RelayReport | None:
-        """Return the answer to the request with a number.
+        """Send a request with a new number, and return the answer.
 
-        None when there is none within `timeout_s`.
+        None when there is none within `timeout_s` seconds, or when the relay is lost.
         """
         if self.is_lost:
             return None
@@ -315,7 +317,7 @@ class Relay(Struct, eq=False):
     # --- receiving
 
     def _listen(self) -> None:
-        """Attach to the running loop, the first time that there is one."""
+        """Have the event loop read the control channel, the first time that a loop runs."""
         if self._loop is not None or self.is_lost:
             return
         try:
@@ -354,7 +356,10 @@ class Relay(Struct, eq=False):
             future.set_result(answer)
 
     def _lose(self) -> None:
-        """Give up the relay, which is gone, and end the waits for it."""
+        """Give up the relay, which is gone, and end the waits for it.
+
+        Has `lost` called, unless the relay was to be ended.
+        """
         if self.is_lost:
             return
         self.is_lost = True
@@ -374,7 +379,10 @@ class Relay(Struct, eq=False):
 
 
 def _fork(setup: RelaySetup) -> tuple[ForkedProcess, socket.socket]:
-    """Return the relay's process and the agent's end of its control channel."""
+    """Fork the relay; return its process and the agent's end of its control channel.
+
+    Raises OSError.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     agent_pid = os.getpid()
@@ -410,7 +418,10 @@ def _abandon(packet: bytes, fd: int) -> None:
 
 
 def _write_directly(text: bytes) -> None:
-    """Write directly, as the last resort: may block on a console that takes nothing."""
+    """Write to stderr directly, as the last resort; errors are ignored.
+
+    May block on a console that takes nothing.
+    """
     try:
         sys.stderr.buffer.write(text)
         sys.stderr.buffer.flush()

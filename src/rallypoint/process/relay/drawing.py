@@ -76,7 +76,7 @@ class _Row(Struct):
     """When the cursor was last in this row or above it."""
 
     def shown(self) -> bytes:
-        """Return the text as a line; colours of a drawn one end with it."""
+        """Return the text as a line; a drawn one ends its colours and has no spaces at its end."""
         if not self.drawn:
             return self.text
         text = self.text.rstrip(b" ")
@@ -84,7 +84,10 @@ class _Row(Struct):
 
 
 class Drawing:
-    """The unfinished rows of one stream: at most MAX_ROWS of `limit` bytes each."""
+    """The unfinished rows of one stream, as a terminal would show them.
+
+    There are at most MAX_ROWS, of `limit` bytes each.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -105,7 +108,7 @@ class Drawing:
 
     @property
     def rows(self) -> list[bytes]:
-        """Return the visible rows, from top to bottom."""
+        """The visible rows, from top to bottom."""
         return [text for row in self._rows if (text := row.shown())]
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
@@ -140,7 +143,11 @@ class Drawing:
         return self._rows[0].touched_s + SETTLED_S if is_over else inf
 
     def settle(self, now: float) -> list[bytes]:
-        """Return the rows above the cursor to which it has not returned for SETTLED_S."""
+        """Drop the rows above the cursor to which it has not returned for SETTLED_S.
+
+        Returns them as lines, without blanked ones. What a finished bar left below the cursor is
+        dropped, too.
+        """
         lines: list[bytes] = []
         while self._cursor > 0 and self._rows[0].touched_s + SETTLED_S <= now:
             self._drop_top(lines)
@@ -149,7 +156,11 @@ class Drawing:
         return lines
 
     def finish(self) -> list[bytes]:
-        """Return all rows as lines; what a finished bar left below the cursor is none."""
+        """Return all rows as lines.
+
+        Rows that a finished bar left below the cursor are left out, and so are rows that a program
+        has blanked.
+        """
         if self._undecided:
             self._write(self._undecided, [])
         if self._came_by_line_feed:
@@ -173,7 +184,7 @@ class Drawing:
             self._drop_top(lines)
 
     def _drop_top(self, lines: list[bytes]) -> None:
-        """Drop the uppermost row as a line; one that a program has blanked is none."""
+        """Move the uppermost row to `lines`; one that a program has blanked is only dropped."""
         row = self._rows.pop(0)
         self._cursor = max(0, self._cursor - 1)
         if row.shown() or not row.drawn:
@@ -244,7 +255,7 @@ class Drawing:
 REDRAW_S = 0.1
 """The shortest interval in seconds of redrawing workers' rows."""
 LEAST_ROWS = 3
-"""The rows that may be used in a terminal of any height; else a third of its rows."""
+"""The most rows that are used in a low terminal; in a higher one a third of its rows."""
 _ROW_BYTES = 4096
 # Without automatic margins a text that is too wide is cut by the terminal, not wrapped.
 _WRAP_OFF, _WRAP_ON = b"\x1b[?7l", b"\x1b[?7h"
@@ -252,9 +263,9 @@ _ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x80-\xbf]")
 _WIDE = re.compile(rb"[\xe3-\xed\xf0-\xf4]")
 
 WorkerKey: TypeAlias = tuple[int, int]
-"""A worker: its round and local rank."""
+"""The key of a worker: its round and its local rank."""
 Key: TypeAlias = tuple[WorkerKey, int]
-"""A worker's stream: stdout (1) or stderr (2)."""
+"""The key of a worker's stream: the worker, and 1 for stdout or 2 for stderr."""
 
 
 class Region:
@@ -309,7 +320,10 @@ class Region:
         self._painted = []
 
     def erase(self, columns: int) -> bytes:
-        """Take the rows away; the cursor is then where a line starts."""
+        """Return the bytes that take the rows away.
+
+        The cursor is then at the start of a line.
+        """
         if not self._painted:
             return b""
         rows = self._height(columns)
@@ -317,7 +331,10 @@ class Region:
         return b"\r\x1b[2K" if rows == 1 else b"\r\x1b[%dA\x1b[J" % (rows - 1)
 
     def paint(self, columns: int, lines: int, now: float) -> bytes:
-        """Bring the terminal up to date; the cursor is then behind the last row."""
+        """Return the bytes that bring the terminal up to date.
+
+        The cursor is then behind the last row.
+        """
         wanted = [_clipped(row) for row in self._wanted(max(LEAST_ROWS, lines // 3))]
         if wanted == self._painted and columns == self._columns:
             out = b""

@@ -23,7 +23,7 @@ _INTERRUPT = re.compile(rb"KeyboardInterrupt(:|\r?\Z)")
 
 
 class _Held(Struct):
-    """A traceback of one stream, as far as it was received."""
+    """A traceback of one stream that is not shown yet, as far as it was received."""
 
     mark: bytes
     since_s: float
@@ -35,7 +35,11 @@ class _Held(Struct):
 
 
 class Interrupts:
-    """The held-back lines of all streams, by their descriptors, and the folded workers."""
+    """The tracebacks of all streams that are not shown until it is known how they end.
+
+    They are kept by the streams' descriptors. One that ends in a KeyboardInterrupt is counted, not
+    shown.
+    """
 
     def __init__(self) -> None:
         self._folds = False
@@ -43,11 +47,14 @@ class Interrupts:
         self._folded: set[int] = set()
 
     def begin(self) -> None:
-        """Begin to fold: the job is being interrupted now."""
+        """Begin to hold tracebacks back: the workers are being interrupted now."""
         self._folds = True
 
     def feed(self, fd: int, lines: bytes, prefix: int, now_s: float) -> bytes:
-        """Return the part of these whole lines, with prefixes of that length, to show now."""
+        """Return the lines to show now: of these whole lines, and of those held back before.
+
+        Tracebacks are held back. Each line begins with a prefix of `prefix` bytes.
+        """
         if not self._folds or not lines:
             return lines
         return b"".join(
@@ -56,7 +63,10 @@ class Interrupts:
         )
 
     def take(self, fd: int) -> bytes:
-        """Return the held-back lines to show of a stream that has ended, or waits no longer."""
+        """Return the traceback that was held back for this stream, and hold it back no longer.
+
+        Empty if there was none, or if it ended in a KeyboardInterrupt: then it is counted.
+        """
         held = self._held.pop(fd, None)
         if held is None:
             return b""
@@ -66,15 +76,21 @@ class Interrupts:
         return b"".join(held.lines)
 
     def due_at(self) -> float:
-        """Return when the oldest has been held back long enough; infinity: none is."""
+        """Return when the oldest traceback will have been held back for HOLD_S.
+
+        Infinity: none is held back.
+        """
         return min((held.since_s for held in self._held.values()), default=inf) + HOLD_S
 
     def overdue(self, now_s: float) -> list[int]:
-        """Return the streams whose lines were held back for too long."""
+        """Return the streams, by descriptor, whose lines were held back for HOLD_S or longer."""
         return [fd for fd, held in self._held.items() if held.since_s + HOLD_S <= now_s]
 
     def summary(self) -> bytes:
-        """Return the line for the tracebacks folded since the last one; empty for none."""
+        """Return the line that counts the interrupted workers since the last call.
+
+        Empty if there is none.
+        """
         count, self._folded = len(self._folded), set()
         who = "1 worker was" if count == 1 else f"{count} workers were"
         return f"rallypoint: {who} interrupted (KeyboardInterrupt)\n".encode() if count else b""

@@ -29,17 +29,18 @@ from rallypoint.process.relay.remembered import (
 )
 
 KEPT_BYTES = 32 * 1024
-"""The number of bytes that are kept of each stream."""
+"""The number of the newest bytes that are kept of each stream, at least; at most half as many
+more."""
 MARK_S = 0.1
 MARKS_MAX = 256
 UNFINISHED_BYTES = 8 * 1024
 """The most bytes of an unfinished line; a longer one counts as a line."""
 _STDOUT_BYTES = RECENT_BYTES // 2
-"""Length of the end of stdout in a worker's last words; most errors are on stderr."""
+"""The most bytes of the end of stdout in a worker's last words; most errors are on stderr."""
 
 
 class Lines(Struct, frozen=True):
-    """Whole lines that arrived at one time."""
+    """Lines that arrived at about the same time."""
 
     at: float
     data: bytes
@@ -50,14 +51,14 @@ class Newest(Struct, frozen=True):
 
     lines: list[Lines]
     next: int
-    """The position of the following output."""
+    """The position of the output that follows `lines`."""
     left_out: int
-    """The number of bytes that were dropped."""
+    """The number of bytes between the position and `lines` that are not kept any more."""
     has_more: bool
 
 
 class KeptOutput:
-    """The kept output of one stream."""
+    """The newest output of one stream, as much as is kept."""
 
     __slots__ = ("_begin", "_held", "_marks")
 
@@ -65,11 +66,11 @@ class KeptOutput:
         """`begin`: the position of the first byte that comes."""
         self._held, self._begin = bytearray(), begin
         self._marks: deque[tuple[int, float]] = deque(maxlen=MARKS_MAX)
-        """The positions and times of arrivals."""
+        """The positions in the stream and the times at which data arrived."""
 
     @property
     def end(self) -> int:
-        """The number of bytes that have arrived."""
+        """The position behind the last byte that has arrived."""
         return self._begin + len(self._held)
 
     def feed(self, data: bytes, now: float) -> None:
@@ -93,7 +94,10 @@ class KeptOutput:
         return StreamPiece(self.end - len(data), data)
 
     def newest_at(self, lines: int) -> int:
-        """Return the position of the newest `lines` lines, an unfinished one included."""
+        """Return the position at which the newest `lines` lines begin.
+
+        An unfinished line counts as one. 0 lines: the end.
+        """
         end = len(self._held)
         at = end - 1 if self._held.endswith(b"\n") else end
         for _ in range(lines):
@@ -105,8 +109,9 @@ class KeptOutput:
     def after(self, position: int, most: int, *, unfinished: bool = False) -> Newest:
         """Return the whole lines from this position on, at most `most` bytes of them.
 
-        `unfinished` includes an unfinished line. With room for less than `UNFINISHED_BYTES` nothing
-        may fit although there is more.
+        They begin with the first whole kept line if the position is older. `unfinished` includes an
+        unfinished line. With room for less than `UNFINISHED_BYTES` nothing may fit although there
+        is more.
         """
         begin = position
         if position < self._begin:
@@ -122,7 +127,7 @@ class KeptOutput:
         return Newest(self._at_times(begin, data), begin + len(data), left_out, has_more)
 
     def _first_line(self) -> int:
-        """Return the position of the first whole kept line."""
+        """Return the position of the first kept line that has its beginning."""
         if not self._begin:
             return 0
         return self._begin + self._held.find(b"\n") + 1
@@ -144,14 +149,18 @@ class KeptOutput:
 
 
 class RoundsOutput:
-    """The kept output of the workers of this round and the one before it."""
+    """The kept output of the workers of the newest round and the one before it."""
 
     def __init__(self) -> None:
         self._remembered: dict[WorkerKey, Remembered] = {}
         self._kept: dict[tuple[WorkerKey, int], KeptOutput] = {}
 
     def begin(self, worker: WorkerKey, request: AddStream) -> tuple[KeptOutput, Remembered | None]:
-        """Begin to keep a new stream. The round before is kept too; older ones are dropped."""
+        """Begin to keep a new stream; return its output, and its memory of tracebacks.
+
+        The memory is None if the request does not ask for it. The round before is kept too; older
+        ones are dropped.
+        """
         oldest = worker[0] - 1
         self._kept = {key: kept for key, kept in self._kept.items() if key[0][0] >= oldest}
         kept = self._kept[worker, request.stream] = KeptOutput()
@@ -162,7 +171,7 @@ class RoundsOutput:
         return kept, remembered
 
     def last_words(self, worker: WorkerKey) -> LastWords:
-        """Return the last words of this worker."""
+        """Return the remembered tracebacks of this worker, and the ends of its streams."""
         out, err = self._kept.get((worker, 1)), self._kept.get((worker, 2))
         remembered = self._remembered.get(worker)
         return LastWords(
@@ -173,7 +182,10 @@ class RoundsOutput:
         )
 
     def output_of(self, request: AskOutput, now: float) -> OutputIs:
-        """Return the kept output of the requested streams."""
+        """Return the kept output of the requested streams, at most OUTPUT_BYTES of lines in all.
+
+        Streams without kept output are left out.
+        """
         found: list[StreamOutput] = []
         room = OUTPUT_BYTES
         # Each time another stream has the room first: one that never ends must not keep it.

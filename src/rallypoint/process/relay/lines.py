@@ -31,7 +31,7 @@ _DEBUGGER = re.compile(rb"(db\)+|db>|>>>|In \[[0-9]+\]:) \Z")
 
 
 class LineAssembler:
-    """Puts a prefix before each whole line of one stream.
+    """The lines of one stream, put together from its data, each with a prefix.
 
     Holds at most one unfinished line, or the stream's drawing. Times are seconds of any monotonic
     clock.
@@ -48,7 +48,7 @@ class LineAssembler:
 
     @property
     def begin(self) -> int:
-        """The length of the prefix, after which a line begins."""
+        """The length of the prefix in bytes, after which a line begins."""
         return len(self._prefix)
 
     def feed(self, data: bytes, now: float) -> bytes:
@@ -120,7 +120,10 @@ class LineAssembler:
         return prompt
 
     def finish(self) -> bytes:
-        """Return the unfinished line, if any, with a line feed of ours; nothing is held after."""
+        """Return what is unfinished as lines, with the prefix and a line feed.
+
+        Nothing is held after.
+        """
         if self._drawing is not None:
             rest = self._drawing.finish()
         else:
@@ -147,7 +150,7 @@ class LineAssembler:
         return self._lines(lines)
 
     def _stop_drawing(self) -> None:
-        """Return to lines, if nothing that was drawn is left."""
+        """Treat the stream as plain lines again, if nothing that was drawn is left."""
         if self._drawing is not None and self._drawing.is_plain:
             self._held, self._drawing = self._drawing.rest, None
 
@@ -194,13 +197,13 @@ class LineAssembler:
 
 
 def last_lines(data: bytes) -> bytes:
-    """Return the end of `data` within a tail's bounds.
+    """Return the last lines of `data`: 20 at most, and 8 KiB.
 
     A line that the bound cuts loses its beginning, and what a carriage return let be overwritten is
     left out.
 
-    What Python dumps at a fatal signal is kept from its header on, or from the thread that crashed,
-    however many lines that are: the frame that matters comes first.
+    A dump of Python's at a fatal signal is kept from ten lines before its beginning on, however
+    many lines that are within the 8 KiB: the frame that matters comes first.
     """
     end = data[-TAIL_BYTES:]
     # A cut may have hit the middle of a character.

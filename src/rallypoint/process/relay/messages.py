@@ -16,17 +16,18 @@ from rallypoint.process.relay.remembered import LastWords
 # Well below the default send buffer of a Unix socket (208 KiB), above which a packet is refused.
 MAX_PACKET = 64 * 1024
 OUTPUT_BYTES = 20 * 1024
-"""The most bytes of lines in one packet."""
+"""The most bytes of lines in one answer to `AskOutput`."""
 
 
 class AddStream(msgspec.Struct, frozen=True, tag="add"):
-    """Empty this pipe.
+    """The agent's request to read a worker's stream from the pipe that comes with it.
 
     `fd` is the console (1 or 2), or 0 for none; `lines` says that the console gets whole lines
-    behind `prefix` instead of raw bytes; an empty `path` is no file, and `max_bytes` 0 no limit of
-    one. Lines for the console in which one of `copy_if` is found also go to the file `copy_to`,
-    which streams share. `draws` lets a terminal redraw what the stream does not finish. Lines that
-    are `teed` go to the program's object in place of the console, if there is one.
+    behind `prefix` instead of raw bytes. An empty `path` is no file, and `max_bytes` 0 no limit of
+    its size. `keep_tail`: tracebacks in the stream are remembered. Lines for the console in which
+    one of `copy_if` is found also go to the file `copy_to`, which streams share. `draws` lets a
+    terminal redraw what the stream does not finish. Lines that are `teed` go to the program's
+    object in place of the console, if there is one.
     """
 
     worker: WorkerKey
@@ -41,29 +42,32 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     copy_to: bytes = b""
     copy_if: tuple[bytes, ...] = ()
     stream: int = 0
-    """The stream of the worker: 1 or 2."""
+    """The stream of the worker: 1 (stdout) or 2 (stderr)."""
 
 
 class ShowStatus(msgspec.Struct, frozen=True, tag="status"):
-    """Replace the status line of a terminal; empty takes it away."""
+    """The request to replace the status line of a terminal; an empty text removes it."""
 
     text: bytes
 
 
 class WriteLines(msgspec.Struct, frozen=True, tag="say"):
-    """Write whole lines of the agent to stderr, torn by no worker."""
+    """The request to write whole lines of the agent to stderr, not within a worker's line.
+
+    A long line comes in several such requests.
+    """
 
     lines: bytes
 
 
 class FoldInterrupts(msgspec.Struct, frozen=True, tag="fold"):
-    """The workers are about to be interrupted: see `relay_interrupts`."""
+    """The request to fold the tracebacks of workers about to get SIGINT: see `interrupts`."""
 
 
 class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """Match the output of this round's workers, whose streams come next, with the pattern.
+    """The request to match the output of this round's workers with the progress pattern.
 
-    Write the progress to the shared memory at the path `shm`.
+    Their streams come next. The progress is to be written to the shared memory at the path `shm`.
     """
 
     round_number: int
@@ -72,7 +76,10 @@ class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
-    """Ask for the end of one worker's output, including everything written until now."""
+    """The request for the last words of one worker: remembered tracebacks, and its output's end.
+
+    They include everything written until now.
+    """
 
     ask: int
     round_number: int
@@ -80,21 +87,22 @@ class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
 
 
 class AskDrain(msgspec.Struct, frozen=True, tag="drain?"):
-    """Answer when all output so far has reached its destination."""
+    """The request to answer with `Drained` when all output so far has reached its destination."""
 
     ask: int
 
 
 class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
-    """Answer with `Drained` when all output so far was matched."""
+    """The request to answer with `Drained` when all output so far was matched."""
 
     ask: int
 
 
 class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
-    """Ask for the kept output of these streams of a round.
+    """The request for the kept output of these streams of a round.
 
-    Each is a local rank, 1 or 2, and a position; -1: the `newest` lines.
+    Each of `places` is a local rank, 1 (stdout) or 2 (stderr), and a position; -1: the `newest`
+    lines.
     """
 
     ask: int
@@ -106,20 +114,24 @@ class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
 
 
 class TailIs(msgspec.Struct, frozen=True, tag="tail"):
-    """The answer to `AskTail`."""
+    """The answer to `AskTail`: the last words of one worker."""
 
     ask: int
     words: LastWords
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
-    """The answer to `AskDrain` and `AskProgress`."""
+    """The answer to `AskDrain` and `AskProgress`: all output so far was written, or matched."""
 
     ask: int
 
 
 class StreamOutput(msgspec.Struct, frozen=True):
-    """The kept lines of one stream, with their age in seconds."""
+    """The kept lines of one stream, each part with its age in seconds.
+
+    `next` is the position after them, `left_out` the number of bytes before them that are not kept
+    any more.
+    """
 
     local_rank: int
     stream: int
@@ -137,32 +149,38 @@ class OutputIs(msgspec.Struct, frozen=True, tag="output"):
 
 
 class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """A file or console took no more. Said once for each; `path` is `stdout` for a console."""
+    """The report that a file or console could not be opened or written. Sent once for each.
+
+    `path` is `stdout` or `stderr` for a console.
+    """
 
     path: bytes
     errno: int
 
 
 class FirstOutput(msgspec.Struct, frozen=True, tag="first"):
-    """The first output of any worker of this round has come through. Sent once for each round."""
+    """The report of the first output of any worker of this round. Sent once for each round."""
 
     round_number: int
 
 
 class SharedInput(msgspec.Struct, frozen=True, tag="input"):
-    """Several workers ask for input at this terminal. Sent once."""
+    """The report that several workers ask for input at this terminal. Sent once."""
 
 
 class PatternOff(msgspec.Struct, frozen=True, tag="pattern off"):
-    """A match took too long, at this line or one before it, so that matching ended. Sent once."""
+    """The report that a match took too long, so that matching has ended. Sent once.
+
+    It was at this line or one before it.
+    """
 
     line: str
 
 
 class NothingMatched(msgspec.Struct, frozen=True, tag="unmatched"):
-    """The workers have run for long, and no line has ever matched.
+    """The report that workers have run for long, and no line has ever matched the pattern.
 
-    `line`: the newest one. Said once.
+    `line`: the newest line, if there is one. Sent once.
     """
 
     line: str
@@ -196,6 +214,6 @@ def decode_request(packet: bytes) -> RelayRequest:
 
 
 def decode_report(packet: bytes) -> RelayReport:
-    """Decode a report of the relay."""
+    """Decode a report of the relay. Raises ValueError."""
     report: RelayReport = msgspec.msgpack.decode(packet, type=RelayReport)
     return report

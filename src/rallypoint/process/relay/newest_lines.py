@@ -6,9 +6,10 @@ import re
 from math import inf
 
 HELD_BYTES = 4096
-"""The number of bytes that are kept of each stream."""
+"""The most bytes that are kept of each stream: its newest ones."""
 LINE_BYTES = 1024
-"""The longest line that is read whole; of a longer one only the end is read."""
+"""The length in bytes of the longest line that is read whole; of a longer one only the end is
+read."""
 MOST_LINES = 16
 QUIET_S = 0.1
 """The time in seconds without new data after which an unfinished line counts."""
@@ -45,6 +46,7 @@ class NewestLines:
     def take(self, now: float) -> list[str]:
         """Return the lines since the last call, the newest first, without terminal sequences.
 
+        At most 16; blank ones are left out. An unfinished line counts after QUIET_S without data.
         `now` inf: the stream has ended, and its last line with it.
         """
         *lines, rest = _ENDS.split(self._held)
@@ -69,27 +71,27 @@ def _text(line: bytes) -> str:
 
 
 class UnmatchedNotice:
-    """The timer of the message that nothing has ever matched, after workers have run for a while.
+    """The timer of the message that no line of output has ever matched the progress pattern.
 
-    Times are seconds of any monotonic clock.
+    It runs while workers do. Times are seconds of any monotonic clock.
     """
 
     def __init__(self, limit_s: float = UNMATCHED_S) -> None:
         self._left_s, self._began_s = limit_s, inf
 
     def run(self, now: float) -> None:
-        """Note that workers run. May be repeated."""
+        """Let the timer run from now on, because workers do. May be repeated."""
         self._began_s = min(self._began_s, now)
 
     def stop(self, now: float) -> None:
-        """Note that no workers run. May be repeated."""
+        """Stop the timer until `run`, because no workers run. May be repeated."""
         self._left_s -= max(now - self._began_s, 0.0) if self._began_s < inf else 0.0
         self._began_s = inf
 
     def settle(self) -> None:
-        """End the timer: something has matched, or the message was sent."""
+        """End the timer for good: something has matched, or the message was sent."""
         self._left_s = inf
 
     def due_at(self) -> float:
-        """Return when to send the message; inf: not at present."""
+        """Return when to send the message that nothing has matched; inf: not at present."""
         return self._began_s + self._left_s

@@ -22,7 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class StreamObjects:
-    """The present objects, for one relay and those that replace it."""
+    """The objects that the program has as `sys.stdout` and `sys.stderr` when this is made.
+
+    Those that are the plain streams of descriptors 1 and 2 are left out. For one relay and those
+    that replace it.
+    """
 
     def __init__(self) -> None:
         streams = {1: sys.stdout, 2: sys.stderr}
@@ -33,9 +37,10 @@ class StreamObjects:
 
     @contextmanager
     def pipes(self) -> Iterator[dict[int, int]]:
-        """Open pipes for one relay, and yield their write ends by descriptor. Raises OSError.
+        """Open a pipe to each object, and yield the write ends by descriptor, 1 or 2.
 
-        Data from the pipes is passed on until the relay has ended.
+        A thread passes on the data of each until the relay, which inherits the write ends, has
+        ended. Raises OSError.
         """
         writers: dict[int, int] = {}
         try:
@@ -48,9 +53,10 @@ class StreamObjects:
                 os.close(writer)
 
     async def passed_on(self, timeout_s: float) -> None:
-        """Wait until everything is passed on after the relay's end, but at most `timeout_s`.
+        """Wait until the objects have all data, but at most `timeout_s` seconds.
 
-        Then no thread is left of those that had nothing more to do.
+        To be called after the relay's end. The threads that have nothing more to do have ended
+        then.
         """
         passing = self._passing.values()
         if waiting := [asyncio.wrap_future(one) for one in passing if not one.done()]:
@@ -71,7 +77,7 @@ class StreamObjects:
 
 
 def _is_descriptor(stream: TextIO | None, fd: int) -> bool:
-    """Return whether `stream` is the plain stream of `fd`, or None.
+    """Return whether `stream` is None, or the plain stream of the descriptor `fd`.
 
     A wrapper of the program may have its `fileno`, but another `write`.
     """

@@ -33,13 +33,14 @@ _LM_LOSS = r"(?:.*?\blm loss:\s*(?P<loss>[^\s|]+))?"
 
 
 class Profile(Struct, frozen=True):
-    """The lines that one trainer prints."""
+    """The regular expressions for the progress in the lines that one trainer prints."""
 
     expressions: tuple[str, ...]
     draws_bars: bool = False
-    """Whether it draws bars, of which one with fewer steps than the longest is an evaluation."""
+    """Whether the trainer draws bars, of which one with fewer steps than the longest is an
+    evaluation."""
     by_last_rank: bool = False
-    """Whether the last rank of the job prints it, not the first."""
+    """Whether the last rank of the job prints these lines, not the first."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -79,7 +80,10 @@ class PatternReading(Struct, frozen=True):
 
 
 class ProgressPattern:
-    """A pattern, ready to read lines. Raises ValueError, one line with what is wrong."""
+    """A progress pattern, ready to read lines: an expression, or the name of a profile.
+
+    Raises ValueError, one line with what is wrong.
+    """
 
     def __init__(self, text: str) -> None:
         profile = PROFILES.get(text)
@@ -92,7 +96,7 @@ class ProgressPattern:
         self._wanted = groups & {STEP, "loss", "tokens"}
 
     def read(self, newest_first: Iterable[str]) -> PatternReading:
-        """Return the progress in the newest lines, with the last of each value.
+        """Return the progress in these lines, which come newest first: the newest of each value.
 
         Takes as long as the regular expression does.
         """
@@ -118,11 +122,14 @@ class PrintedProgress:
         self._draws_bars = draws_bars
         self._longest = 0
         self._beside: tuple[int, int] | None = None
-        """The step and the total of a shorter loop."""
+        """The last step and total of a bar shorter than the longest one: of an evaluation."""
         self.progress = NOTHING_REPORTED
 
     def read(self, found: PatternReading, now: float) -> Reported:
-        """Return the progress including this reading, made at `now` seconds on CLOCK_MONOTONIC."""
+        """Add this reading to the progress, and return the progress.
+
+        The reading was made at `now` seconds on CLOCK_MONOTONIC.
+        """
         known = self.progress
         known = known._replace(
             loss=known.loss if found.loss is None else found.loss,
@@ -198,7 +205,7 @@ def _reading(groups: dict[str, str | None]) -> PatternReading:
 
 
 def _whole(text: str | None) -> int | None:
-    """Return a whole number; as bars shorten them, `1.2k` too."""
+    """Return the whole number in a text, also one shortened as `1.2k`; None: there is none."""
     plain = _plain(text).replace(",", "").replace("_", "")
     if plain.isascii() and plain.isdigit() and len(plain) <= _MAX_DIGITS:
         return int(plain)
@@ -218,5 +225,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _plain(text: str | None) -> str:
-    r"""Return a number without surrounding characters, which `\S+` and the like include."""
+    r"""Return a number's text without surrounding characters, which `\S+` and the like include."""
     return "" if text is None else text.strip(" \t,;:|()[]{}'\"%")

@@ -36,7 +36,7 @@ MATCH_S = 0.01
 
 
 class _Rank(Struct):
-    """The progress of one worker."""
+    """The progress of one worker, and the newest lines of its streams."""
 
     streams: dict[int, NewestLines]
     printed: PrintedProgress
@@ -62,7 +62,10 @@ class ProgressReader:
         self._newest_line = ""
 
     def begin(self, request: ReadProgress) -> None:
-        """Read the output of this round's workers, whose streams are added next."""
+        """Read the output of this round's workers, whose streams are added next.
+
+        The pattern is that of the first request; a pattern that was switched off stays off.
+        """
         if self._limit is None:
             self._pattern = ProgressPattern(os.fsdecode(request.pattern))
             self._limit = MatchLimit(MATCH_S)
@@ -70,7 +73,10 @@ class ProgressReader:
         self._memory = _Memory(request.round_number, os.fsdecode(request.shm))
 
     def add(self, worker: WorkerKey, fd: int, now: float) -> None:
-        """Add a stream of this worker, which is read from now on."""
+        """Add a stream of this worker, which is read from now on.
+
+        Nothing is added if the worker is of another round, or the pattern is off.
+        """
         if self._pattern is not None and worker[0] == self._memory.round_number:
             fresh = _Rank({}, PrintedProgress(self._pattern.draws_bars))
             self._ranks.setdefault(worker, fresh).streams[fd] = NewestLines()
@@ -84,7 +90,7 @@ class ProgressReader:
             self._fresh.add(worker)
 
     def end(self, worker: WorkerKey, fd: int, now: float) -> None:
-        """End the stream."""
+        """Read the last lines of a stream that has ended, and forget the stream."""
         rank = self._ranks.get(worker)
         if rank is None or fd not in rank.streams:
             return
@@ -101,7 +107,10 @@ class ProgressReader:
         return min(self._look_s if self._fresh else inf, self._unmatched.due_at())
 
     def look(self, now: float) -> None:
-        """Read the newest lines, if it is time to."""
+        """Read the newest lines, if it is time to.
+
+        Also reports, when that is due, that no line has ever matched.
+        """
         if self._fresh and self._look_s <= now:
             self._look_s = now + LOOK_S
             self.look_at_all(now)
@@ -110,7 +119,7 @@ class ProgressReader:
             self._report(NothingMatched(self._newest_line))
 
     def look_at_all(self, now: float) -> None:
-        """Read the newest lines now."""
+        """Read the newest lines of all workers with new output now."""
         for worker in list(self._fresh):
             if (rank := self._ranks.get(worker)) is not None:
                 self._look_at(worker, rank, now)
@@ -147,7 +156,7 @@ class ProgressReader:
             self._memory.notify(worker[1])
 
     def _switch_off(self) -> None:
-        """Switch the pattern off, and forget its readings.
+        """Switch the pattern off, forget its readings, and report that.
 
         A rank that is no longer read must not look like a hanging one.
         """
@@ -162,7 +171,7 @@ class ProgressReader:
 
 
 class _Memory:
-    """The shared memory of one round.
+    """The shared memory of one round, to which the workers' progress is written.
 
     Write errors are ignored: the worker may have broken the file, and the output continues.
     """
@@ -177,7 +186,7 @@ class _Memory:
             pass
 
     def write(self, local_rank: int, progress: Reported) -> None:
-        """Write the progress of a worker."""
+        """Write the progress of a worker to the shared memory; errors are ignored."""
         word = at.first_word(local_rank) + at.OUTPUT_STEP
         try:
             if self._fd >= 0:
@@ -186,7 +195,7 @@ class _Memory:
             pass
 
     def notify(self, local_rank: int) -> None:
-        """Wake the agent to look. Never blocks."""
+        """Wake the agent to look at this worker's progress. Never blocks; errors are ignored."""
         try:
             fd = open_named(os.path.join(self._folder, "wake-up"), os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
@@ -206,7 +215,7 @@ class _Memory:
 
 
 class TooSlowError(Exception):
-    """The match took longer than the limit, and was ended."""
+    """A match of the progress pattern took longer than the limit, and was ended."""
 
 
 class MatchLimit:
@@ -224,7 +233,8 @@ class MatchLimit:
     def run(self, function: Callable[[], T]) -> T:
         """Return the function's result.
 
-        Raises TooSlowError when it has used the CPU for longer than the limit, and what it raises.
+        Raises TooSlowError when it has used the CPU for longer than the limit, and what the
+        function raises.
         """
         self._began_s, self._runs = time.thread_time(), True
         signal.setitimer(signal.ITIMER_VIRTUAL, self._limit_s)

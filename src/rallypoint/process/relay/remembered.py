@@ -16,24 +16,25 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 CONTEXT_BYTES = 256
-"""The length of the text before the header, which shows whether Python ignored the exception."""
+"""The most bytes before a traceback's header that are remembered; they show whether Python ignored
+the exception."""
 CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 2 * 1024, 6 * 1024, 2 * 1024, 3 * 1024
-"""The limits for one traceback: its earlier chain, the part from its header on, the frames before
-the exception, and the part from the exception on."""
+"""The limits in bytes for one traceback: its earlier chain, the part from its header on, the frames
+before the exception, and the part from the exception on."""
 WHAT_BYTES = 2 * 1024
 RECENT_BYTES = 12 * 1024
-"""Length of the end of a stream in a worker's last words."""
+"""The most bytes of the end of a stream in a worker's last words."""
 _SEEK_BYTES = 2 * 1024 * 1024
-"""The longest distance between a header and its exception."""
+"""The most bytes between a header and its exception."""
 _LINE_BYTES = 1024
 _PREFIX_BYTES = 256
-"""The longest text before a header in its line that counts as the prefix of all lines."""
+"""The most bytes before a header in its line that count as the prefix of all lines."""
 _BLOCKS, _HEADERS = 3, 12
 """How many tracebacks are remembered, and how many headers are looked for in one piece of data:
 the newest. One is not enough: Python may have ignored its exception, or it is of a chain."""
 HEADER = b"(most recent call last)"
 _NAME = b"raceback"
-"""The text before the mark of a header, perhaps with colours between."""
+"""The word that a traceback's header has before the mark `HEADER`, perhaps with colours between."""
 _WHAT = b"what():"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
@@ -58,7 +59,7 @@ class LastWords(Struct, frozen=True):
 
 
 def what_in(end: StreamPiece) -> tuple[StreamPiece, ...]:
-    """Return the last message of a C++ exception in the end of a stream as a piece.
+    """Return the piece with the last message of a C++ exception in this end of a stream.
 
     Empty: there is none.
     """
@@ -70,21 +71,21 @@ def what_in(end: StreamPiece) -> tuple[StreamPiece, ...]:
 
 
 def last_pieces(remembered: Sequence[StreamPiece], end: StreamPiece) -> tuple[StreamPiece, ...]:
-    """Return the pieces of stderr for a worker's last words.
+    """Return a worker's last words on stderr: tracebacks, the last C++ message, the end.
 
-    `end`: of the stream, as much as is kept.
+    `end` is the end of the stream, as much as is kept.
     """
     recent = StreamPiece(end.at + max(0, len(end.data) - RECENT_BYTES), end.data[-RECENT_BYTES:])
     return (*remembered, *what_in(end), recent)
 
 
 class Remembered:
-    """The memory of one stream."""
+    """The remembered tracebacks of one stream."""
 
     __slots__ = ("_before", "_blocks", "_end")
 
     def __init__(self, begin: int = 0) -> None:
-        """Begin at this position of the stream."""
+        """Begin to remember tracebacks at this position of the stream."""
         self._end, self._before = begin, b""
         self._blocks: list[_Block] = []
 
@@ -111,7 +112,7 @@ class Remembered:
         return (self._before + data)[-_LINE_BYTES:]
 
     def _look_for_headers(self, data: bytes) -> None:
-        """Begin to remember at each header that ends within `data`."""
+        """Begin to remember a traceback at each header that ends within `data`."""
         shift = len(self._before)
         seam = self._before[1 - len(HEADER) :] + data[: len(HEADER) - 1]
         is_cut = HEADER in seam
@@ -129,9 +130,10 @@ class Remembered:
             self._found(text, place, shift)
 
     def _found(self, text: bytes, at: int, shift: int) -> None:
-        """Remember `text` from this header on.
+        """Remember a traceback in `text` from the header at `at` on.
 
-        `shift` is the number of bytes before the new ones.
+        `shift` is the number of bytes before the new ones. Nothing is remembered if it is no
+        traceback, or if Python ignored its exception.
         """
         line = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at), at - _PREFIX_BYTES) + 1
         name = text.rfind(_NAME, line, at)
@@ -150,7 +152,7 @@ class Remembered:
 
 
 class _Growing:
-    """A piece that grows up to a limit."""
+    """A piece of a stream that grows up to a limit."""
 
     __slots__ = ("at", "data", "limit")
 
@@ -200,7 +202,10 @@ class _Block:
         self._seen = end
 
     def as_chain(self, until: int) -> tuple[StreamPiece, ...]:
-        """Return a shorter form of this traceback, for the next one in its chain at `until`."""
+        """Return the first CHAIN_BYTES of this traceback and those before it in its chain.
+
+        They are for the next traceback of the chain, which begins at `until`.
+        """
         pieces = (*self._chain, *self._own())
         kept: list[StreamPiece] = []
         room = CHAIN_BYTES

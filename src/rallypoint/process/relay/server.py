@@ -49,13 +49,17 @@ STALL_S = 5.0
 def run_relay(control: socket.socket, agent_pid: int, objects: Mapping[int, int]) -> None:
     """Run the relay; returns when the agent is gone and all is written.
 
-    `objects`: by descriptor, 1 or 2, the pipe to which teed lines go in its place.
+    A console that takes nothing for STALL_S then is not waited for. `objects`: by descriptor, 1 or
+    2, the pipe to which teed lines go in its place.
     """
     _RelayLoop(control, agent_pid, objects).run()
 
 
 class _DrainMark(Struct, frozen=True):
-    """A mark that every console must have passed before `ask` is answered."""
+    """The number of bytes that each console must have written before a request is answered.
+
+    `ask` is the number of the request.
+    """
 
     ask: int
     marks: list[tuple[ConsoleSink, int]]
@@ -113,7 +117,10 @@ class _RelayLoop:
             self._serve(*self._requests.popleft())
 
     def _pause_if_stopped(self) -> None:
-        """Pause, because after Ctrl-Z the terminal is the shell's."""
+        """Stop painting rows while the agent is stopped.
+
+        After Ctrl-Z the terminal is the shell's.
+        """
         for console in self._all_consoles:
             if console.is_terminal and console.has_rows:
                 console.pause(is_stopped(self._agent_pid))
@@ -180,7 +187,10 @@ class _RelayLoop:
     # --- the end
 
     def _finish(self) -> None:
-        """Read the rest of the pipes, write it, and remove the status line."""
+        """Read the rest of the pipes, write it, and remove the status line.
+
+        Gives up when the consoles take nothing for STALL_S.
+        """
         self._streams.read_all(self._now)
         self._streams.end_all(self._now)
         for console in self._all_consoles:
@@ -201,7 +211,7 @@ class _RelayLoop:
 
 
 def _consoles(objects: Mapping[int, int]) -> dict[tuple[int, bool], ConsoleSink]:
-    """Return the consoles by descriptor, 1 or 2, and whether they are for teed lines."""
+    """Return the consoles by descriptor, 1 or 2, and by whether they are for teed lines."""
     plain = open_consoles()
     consoles = {(fd, teed): console for fd, console in plain.items() for teed in (False, True)}
     for fd, pipe in objects.items():

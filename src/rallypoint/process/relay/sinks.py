@@ -63,9 +63,9 @@ class _Backlog:
         self.accepted += len(data)
 
     def write_control(self, data: bytes = b"") -> None:
-        """Write bytes that erase or paint rows, before everything else.
+        """Write bytes that erase or paint rows, before everything else; raises OSError.
 
-        Raises BlockingIOError if not all is written: the rest stays until a later call.
+        A BlockingIOError if not all is written: the rest stays until a later call.
         """
         self._control += data
         while self._control:
@@ -100,7 +100,7 @@ class _Backlog:
 
 
 class ConsoleSink:
-    """The sink of one descriptor.
+    """The sink of one descriptor: unwritten output, and the rows that a terminal shows below it.
 
     `failure` holds the errno of a first failed write until taken.
 
@@ -145,12 +145,12 @@ class ConsoleSink:
 
     @property
     def accepted(self) -> int:
-        """The number of bytes that were ever accepted."""
+        """The number of bytes that were ever accepted for writing."""
         return self._backlog.accepted
 
     @property
     def written(self) -> int:
-        """The number of these bytes that were written."""
+        """The number of accepted bytes that were written, or discarded after a failure."""
         return self._backlog.accepted - self._backlog.size
 
     @property
@@ -159,7 +159,7 @@ class ConsoleSink:
         return self._region.is_painted or self._region.due_at() < inf
 
     def pause(self, paused: bool) -> None:
-        """Stop painting and erasing while another program has the terminal."""
+        """Stop painting and erasing while `paused`, because another program has the terminal."""
         if paused:
             self._region.forget()
         self._paused = paused
@@ -176,7 +176,7 @@ class ConsoleSink:
         return self._region.due_at()
 
     def write_raw(self, data: bytes) -> None:
-        """Append bytes as they are."""
+        """Append bytes as they are; they are dropped if the reader has gone."""
         if data and not self._gone:
             self._backlog.append(data)
             self._at_line_start = data.endswith(b"\n")
@@ -190,8 +190,8 @@ class ConsoleSink:
     def ask(self, worker: WorkerKey, prompt: bytes, *, is_kept: bool) -> None:
         """Append the prompt of a worker that waits for the user's answer.
 
-        The line stays open, and nothing is shown below it, until other output comes. A prompt that
-        is kept comes again, as a row or a whole line, and is erased before.
+        The line stays open, and nothing is shown below it, until other output comes. `is_kept`: the
+        prompt will come again, as a row or a whole line, and is erased before.
         """
         self.resume(worker)
         self._close_line()
@@ -199,7 +199,7 @@ class ConsoleSink:
         self._asking, self._erases = worker, is_kept
 
     def resume(self, worker: WorkerKey) -> None:
-        """Resume a line: the answer to the worker's prompt, if any, has ended it."""
+        """Note that a worker writes again; the answer to its prompt, if any, has ended the line."""
         if self._asking == worker:
             if self._erases:
                 self._close_line()
@@ -218,7 +218,7 @@ class ConsoleSink:
             self._region.show_status(text)
 
     def show(self, key: Key, rows: list[bytes]) -> None:
-        """Replace the rows of a stream that are shown below the lines."""
+        """Replace the rows of a stream that a terminal shows below the lines."""
         if self.is_terminal and not self._gone and self._region.show(key, rows):
             self._close_line()
 
@@ -241,7 +241,7 @@ class ConsoleSink:
             self._fail(error.errno or errno.EIO)
 
     def _size(self) -> tuple[int, int]:
-        """Columns and rows; a terminal that nobody has told its size (`docker run -t`) has none."""
+        """Return the terminal's columns and rows; 80 and 24 where they are not known."""
         try:
             columns, rows = os.get_terminal_size(self.fd)
         except OSError:
@@ -257,7 +257,10 @@ class ConsoleSink:
 
 
 def _reopen(fd: int) -> int:
-    """Our own, non-blocking description of a terminal or pipe; else `fd` itself."""
+    """Return a non-blocking descriptor for the same terminal or pipe, which is not shared.
+
+    `fd` itself for other files, and where that is refused.
+    """
     if not (os.isatty(fd) or stat.S_ISFIFO(os.fstat(fd).st_mode)):
         return fd
     try:
@@ -267,7 +270,10 @@ def _reopen(fd: int) -> int:
 
 
 def open_consoles() -> dict[int, ConsoleSink]:
-    """Return the consoles of descriptors 1 and 2: one object when both are the same file."""
+    """Return the consoles of descriptors 1 and 2: one object when both are the same file.
+
+    A closed descriptor is opened on the null device before.
+    """
     for fd in (1, 2):
         try:
             os.fstat(fd)
@@ -286,7 +292,7 @@ OVERHANG_BYTES = 64 * 1024
 
 
 class LogFile:
-    """An open file; `max_bytes` 0: it is never rotated. Used by the relay alone: writing blocks.
+    """An open log file, rotated at `max_bytes`; 0: never. Used by the relay alone: writing blocks.
 
     The constructor and `write` raise OSError; what was not written by then is lost, and the next
     `write` tries again.
@@ -306,7 +312,7 @@ class LogFile:
         self._whole = True  # what is in it ends where a line ends
 
     def write(self, data: bytes) -> None:
-        """Append the data, and rotate as often as needed."""
+        """Append the data, and rotate as often as needed. Raises OSError."""
         if self._limit:
             while self._size + len(data) > self._limit:
                 fits = self._fitting(data)
@@ -327,7 +333,7 @@ class LogFile:
         os.close(self._fd)
 
     def _fitting(self, data: bytes) -> int:
-        """Return how many bytes of `data` still fit into this file."""
+        """Return how many bytes of `data` go into this file before it is rotated."""
         room = max(self._limit - self._size, 0)
         end = data.rfind(b"\n", 0, room) + 1
         if end or (self._whole and self._size):
@@ -367,7 +373,10 @@ class LogFiles:
         self._shared: dict[bytes, LogFile] = {}
 
     def open(self, path: bytes, max_bytes: int) -> LogFile | None:
-        """Open a file; None without a path, and if it can't be opened."""
+        """Open a file; None without a path, and if it can't be opened.
+
+        A failure is told to `on_failure`.
+        """
         try:
             return LogFile(path, max_bytes) if path else None
         except OSError as error:
@@ -375,7 +384,10 @@ class LogFiles:
             return None
 
     def open_shared(self, path: bytes, max_bytes: int) -> LogFile | None:
-        """Open a file that several streams share, so that it is rotated once."""
+        """Open a file that several streams share, so that it is rotated once.
+
+        None as with `open`.
+        """
         shared = self._shared.get(path)
         if shared is not None:
             shared.users += 1
@@ -386,7 +398,7 @@ class LogFiles:
         return opened
 
     def write(self, file: LogFile, data: bytes) -> None:
-        """Append."""
+        """Append data to a file; a failure is told to `on_failure`, not raised."""
         try:
             file.write(data)
         except OSError as error:

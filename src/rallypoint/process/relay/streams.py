@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
 JOIN_S = 0.05
-"""How long bytes that are passed on as they come wait for the end of their line, in seconds:
-`print` may write a line and its end one after the other, and other workers between them."""
+"""The time in seconds for which an unfinished line of a stream without prefix waits for its end,
+before it is passed on. `print` may write a line and its end one after the other, and other workers
+between them."""
 
 
 class _Stream(Struct, eq=False):
@@ -57,7 +58,7 @@ class _Stream(Struct, eq=False):
 
 
 class Streams:
-    """The streams that the agent has added and that have not ended."""
+    """The workers' streams that the agent has added and that have not ended."""
 
     def __init__(self, channel: Channel, poller: Poller, stderr: ConsoleSink) -> None:
         self._channel, self._poller, self._stderr = channel, poller, stderr
@@ -72,7 +73,7 @@ class Streams:
         self._progress: ProgressReader | None = None
 
     def add(self, request: AddStream, fd: int, console: ConsoleSink | None, now: float) -> None:
-        """Read from this pipe from now on."""
+        """Read a worker's stream from the pipe `fd` from now on."""
         os.set_blocking(fd, False)
         worker = request.worker
         if self._progress is not None:
@@ -103,13 +104,16 @@ class Streams:
         self._progress.begin(request)
 
     def finish_progress(self, now: float) -> None:
-        """Search all output so far for progress."""
+        """Read all pipes, and search all output so far for progress."""
         self.read_all(now)
         if self._progress is not None:
             self._progress.look_at_all(now)
 
     def hold_if_full(self, console: ConsoleSink) -> None:
-        """Stop reading from the streams whose console is behind."""
+        """Stop reading from the streams of this console while it is behind.
+
+        Reading goes on once it is not.
+        """
         hold = console.is_full
         if hold == (console in self._held):
             return
@@ -119,12 +123,18 @@ class Streams:
                 self._poller.watch(stream.fd, 0 if hold else select.POLLIN)
 
     def due_at(self) -> float:
-        """Return when `settle` is due, if no data comes before; infinity: never."""
+        """Return when there is something to do even if no data comes; infinity: never.
+
+        For example unfinished lines are shown then, and progress is read.
+        """
         read_at = self._progress.due_at() if self._progress is not None else inf
         return min(*self._due.values(), self.interrupts.due_at(), read_at)
 
     def read_ready(self, ready: Collection[int], now: float) -> None:
-        """Read one piece from each ready pipe, and handle what is due."""
+        """Read one piece from each ready pipe whose console is not behind, and handle what is due.
+
+        What is due: unfinished lines are shown, and progress is read.
+        """
         for fd in ready:
             self._read_piece(fd, now)
         for fd in [fd for fd, due in self._due.items() if due <= now]:
@@ -143,7 +153,10 @@ class Streams:
             self._read(stream, 1, now)
 
     def release_interrupts(self, now: float) -> None:
-        """Show tracebacks that were held back for long enough."""
+        """Show tracebacks that were held back for HOLD_S.
+
+        Those that end in a KeyboardInterrupt are counted instead.
+        """
         for fd in self.interrupts.overdue(now):
             self._release(self._streams[fd])
 
@@ -154,7 +167,10 @@ class Streams:
             self._pass_on_rest(stream)
 
     def last_words(self, worker: WorkerKey, now: float) -> LastWords:
-        """Read the worker's pipes, and return its last words until now."""
+        """Read the worker's pipes, and return its last words until now.
+
+        They are the remembered tracebacks and the ends of its output.
+        """
         for stream in list(self._streams.values()):
             if stream.worker == worker:
                 self._read(stream, _PIPE_BYTES, now)
@@ -165,7 +181,7 @@ class Streams:
         return self._past.output_of(request, now)
 
     def end_all(self, now: float) -> None:
-        """Stop reading from all streams."""
+        """Stop reading from all streams; show what is unfinished, and close pipes and files."""
         for stream in list(self._streams.values()):
             self._end(stream, now)
 
@@ -285,5 +301,5 @@ class _Prompts:
             self._channel.report(SharedInput())
 
     def answered(self, worker: WorkerKey) -> None:
-        """Note that the worker writes again, or never will."""
+        """Note that the worker waits no longer: it writes again, or has ended."""
         self._asking.discard(worker)
