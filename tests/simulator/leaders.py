@@ -60,9 +60,9 @@ class ObservedPromises(Promises):
         if self._on_lie is None:
             super().claiming(found)
 
-    def saw(self, record: LeadRecord | None) -> None:
+    def saw(self, record: LeadRecord | None, *, is_behind: bool = False) -> None:
         if self._on_lie is None:
-            super().saw(record)
+            super().saw(record, is_behind=is_behind)
 
     def offer(self, addresses: tuple[str, ...], now: float) -> None:
         super().offer(addresses if self._on_lie is None else (), now)

@@ -379,7 +379,7 @@ class Standby(Candidacy):
         """Return a claim, a connection to the job's leader, or the end of the candidacy."""
         judged, before = self.judge(event), self.record
         record, claimant = judged.record, self.claimant
-        self.promises.saw(record)
+        self.promises.saw(record, is_behind=judged.is_behind or bool(judged.unfit))
         if record is None or (record.job is not None and record.job.verdict is not None):
             return [GiveUp()]
         if record != before:

@@ -118,7 +118,7 @@ class Promises:
         """The epoch number and beat of the record over which this process has sent a claim that may
         still be stored; None: there is no such claim."""
         self._led_by = 0
-        """The epoch number of the record that was last seen in the register; 0: none."""
+        """The epoch number of the newest record that was seen in the register; 0: none."""
         self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
         self._answered = 0
         self.answered_at = -inf
@@ -148,12 +148,14 @@ class Promises:
         """
         self._claims_after = _order(found)
 
-    def saw(self, record: LeadRecord | None) -> None:
+    def saw(self, record: LeadRecord | None, *, is_behind: bool = False) -> None:
         """Note that the register holds this record.
 
-        A claim that follows an earlier record is stored by now, or never will be.
+        A claim that follows an earlier record is stored by now, or never will be. `is_behind`: this
+        process knows a newer record, so its leader is the later one.
         """
-        self._led_by, _ = _order(record)
+        if not is_behind:
+            self._led_by, _ = _order(record)
         if self._claims_after is not None and _order(record) > self._claims_after:
             self._claims_after = None
 
