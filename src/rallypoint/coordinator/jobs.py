@@ -1,8 +1,8 @@
 """The jobs of one coordinator, and the assignment of agents to them (`core/job_lives.py` decides).
 
 A coordinator inside an agent serves that agent's job only; alone (`rallypoint serve`) it serves
-every job, each under its run id. With registers these are the jobs that it leads (`led_jobs.py`):
-agents of another job wait until it does.
+every job, each under its run id. With registers these are the jobs that it leads
+(`leading/leaderships.py`): agents of another job wait until it does.
 """
 
 from __future__ import annotations
