@@ -287,7 +287,7 @@ class _Server:
         return code
 
     def close(self) -> str:
-        """Return when the loop has ended: write the rest of the histories.
+        """Write the rest of the histories, when the loop has ended.
 
         Returns what was lost, for a person. Blocks, for 2 s at most.
         """
@@ -296,7 +296,8 @@ class _Server:
     async def _engine(self) -> Engine | None:
         """Prepare the engine that keeps the jobs, and return it; None: jobs are not kept.
 
-        Raises UsageError or InfrastructureError if they can't be kept there.
+        A fault that may be temporary is only reported. Raises UsageError or InfrastructureError for
+        others.
         """
         options, lines = self._options, self._lines
         if options.register is None:

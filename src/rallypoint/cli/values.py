@@ -65,7 +65,10 @@ def word(text: str) -> Given:
 
 
 def place(value: Given, needs: str, *, expand: bool = True) -> str:
-    """Read the value as a path. `needs` says what kind of file. Raises UsageError."""
+    """Return the value as a path. `needs` says in errors what kind of file. Raises UsageError.
+
+    `expand`: `~` is replaced by the user's home.
+    """
     try:
         return local_path(value.text, f"needs {needs}", expand=expand)
     except ValueError as error:
@@ -143,7 +146,10 @@ def seconds(value: Given, *, positive: bool = False) -> float:
 
 
 def hang_timeout(row: Setting, value: Given) -> tuple[Given, tuple[tuple[str, float], ...]]:
-    """`SECONDS,PHASE=SECONDS,...`: the part before the first comma, and the limits of phases."""
+    """Split `SECONDS,PHASE=SECONDS,...`: return the part before the first comma, and the limits.
+
+    The limits are pairs of a phase's name and its value, read as the setting `row`.
+    """
     from rallypoint.worker.shm import is_phase_name
 
     usual, _, rest = value.text.partition(",")
@@ -203,7 +209,7 @@ def engine(value: Given, known: Sequence[str]) -> str:
 
 
 def nodes(value: Given) -> tuple[int, int]:
-    """`N` or `MIN:MAX`, with 1 <= MIN <= MAX."""
+    """Return least and most of `N` or `MIN:MAX`, with 1 <= MIN <= MAX."""
     low, colon, high = value.text.partition(":")
     try:
         least = integer(Given(low, value.origin))
@@ -223,7 +229,7 @@ def host(value: Given) -> str:
 def endpoint(
     value: Given, default_port: int = DEFAULT_COORDINATOR_PORT, least_port: int = 0
 ) -> Endpoint:
-    """`HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port."""
+    """Parse `HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port."""
     if "," in value.text:
         raise value.wrong(
             "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
@@ -240,7 +246,7 @@ def endpoint(
 
 
 def listen_at(value: Given) -> Endpoint:
-    """`PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
+    """Parse `PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
     text = value.text.strip()
     name, colon, digits = text.rpartition(":")
     if ":" in name and not name.startswith("["):
@@ -271,7 +277,7 @@ def conf_words(value: Given) -> Iterator[tuple[str, str]]:
 
 
 def output_map(value: Given) -> str:
-    """`0` to `3` for all workers, or `RANK:0-3,...`; returned as it was written."""
+    """Check `0` to `3` for all workers, or `RANK:0-3,...`, and return it as it was written."""
     for part in value.text.split(","):
         rank, colon, streams = part.strip().rpartition(":")
         digits = rank.removeprefix("g")
@@ -294,7 +300,7 @@ def module_names(value: Given) -> tuple[str, ...]:
 
 
 def variable_names(value: Given) -> tuple[str, ...]:
-    """Comma-separated names of variables, or patterns of names."""
+    """Parse comma-separated names of variables, or patterns of names."""
     names = tuple(name.strip() for name in value.text.split(",") if name.strip())
     if not names or not all(is_name(name) and "=" not in name for name in names):
         raise value.wrong("needs names of variables, for example SLURM_PROCID or 'SLURM_*'")
@@ -333,7 +339,7 @@ def one_signal(value: Given) -> str:
 
 
 def preempt_notice(value: Given) -> str:
-    """Return a file, or `cmd:` and a command of the shell."""
+    """Return the value, which must be a file, or `cmd:` and a command of the shell."""
     kind, colon, command = value.text.partition(":")
     if not value.text.strip() or (kind == "cmd" and colon and not command.strip()):
         raise value.wrong("needs a file, or cmd:COMMAND")
@@ -341,7 +347,11 @@ def preempt_notice(value: Given) -> str:
 
 
 def event_handler(value: Given, known: Callable[[], Sequence[str]]) -> str:
-    """`NAME` or `NAME:ARGUMENT`; what other packages offer is only asked for if need be."""
+    """Return `NAME` or `NAME:ARGUMENT`, whose name is that of an event handler.
+
+    `known` returns the handlers, also those of packages; it is called only for a name that is not
+    built in.
+    """
     name = value.text.partition(":")[0]
     if value.text in ("jsonl", "jsonl:"):
         raise value.wrong("needs a file: jsonl:FILE")
@@ -370,7 +380,10 @@ def file_to_write(value: Given) -> str:
 
 
 def exit_codes(value: Given) -> tuple[int, ...]:
-    """Comma-separated exit codes, 1 to 255. Each once, in order: all nodes must have the same."""
+    """Parse comma-separated exit codes, 1 to 255.
+
+    Each is returned once, in order: all nodes must have the same.
+    """
     codes = set()
     for part in value.text.split(","):
         digits = part.strip()
@@ -391,7 +404,7 @@ def exit_override(value: Given) -> tuple[tuple[str, int]]:
 
 
 def size(value: Given) -> int:
-    """Return a number of bytes, as `500M` or `2G`."""
+    """Return a number of bytes, as `500M` or `2G`, in powers of 1024."""
     found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:I?B)?", value.text.strip().upper())
     if found is None or not int(found[1]):
         raise value.wrong("needs a number of bytes, with K, M or G if you like, for example 100M")
@@ -410,7 +423,7 @@ def progress_pattern(value: Given) -> str:
 
 
 def trackers(value: Given) -> tuple[str, ...]:
-    """Comma-separated names of trackers of experiments, each once."""
+    """Parse comma-separated names of trackers of experiments (wandb, mlflow), each once."""
     return tuple(dict.fromkeys(_choices(value, ("wandb", "mlflow"))))
 
 
@@ -427,7 +440,7 @@ def texts(value: Given) -> tuple[str, ...]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing when no known word is near."""
+    """Return `; did you mean X?` with the nearest known word, or nothing if none is near."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, list(known), n=1)
@@ -468,7 +481,7 @@ PLAIN = frozenset({*_READERS, "choice", "engine", "styles"})
 
 
 def read(row: Setting, value: Given) -> Any:
-    """Return the value of a setting. A number is in the range of the row. Raises UsageError."""
+    """Parse the value of a setting by its kind; numbers must be in its range. Raises UsageError."""
     if row.kind == "choice":
         return choice(value, row.metavar.split("|"))
     if row.kind == "styles":
