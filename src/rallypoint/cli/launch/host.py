@@ -44,7 +44,10 @@ job."""
 
 
 def main() -> int:
-    """Serve the link to `rallypoint launch`; return 0, unless the link is unusable."""
+    """Serve the link to `rallypoint launch` until the agent has ended, or was detached; return 0.
+
+    The reason why no agent can be started goes through the link.
+    """
     hide_process()  # It will know the token.
     link = ProgramLink(0, os.dup(1), reader_of_launcher())
     link.put(MARK + frame(Here(__version__)))
@@ -125,7 +128,7 @@ def _start(start: Start, summary: str, log_fd: int | None) -> FromProgram:
 
 
 def _summary_path(start: Start) -> str:
-    """Return the summary file of this node, where the user wants one."""
+    """Return the path of this node's summary; empty: the user wants none."""
     if not start.summary.endswith("/"):
         return start.summary
     return os.path.join(start.summary, f"{start.node.replace('/', '_')}.json")
@@ -140,7 +143,7 @@ def _version(path: str) -> tuple[int, int] | None:
 
 
 def _own_address() -> str:
-    """Return the address of this host that ssh has reached.
+    """Return the address of this host that ssh has reached; empty if it is not known.
 
     The variable SSH_CONNECTION has the client's address, too.
     """

@@ -28,17 +28,18 @@ from rallypoint.errors import ExitClass
 from rallypoint.wire import launch_link as wire
 
 REACH_S = 60.0
-"""The time limit of a host's first answer, in seconds."""
+"""The seconds from the beginning of the launch within which all hosts have to answer."""
 BEAT_S = 2.0
 SILENCE_S = 60.0
-"""Seconds without a message until the agent of a host takes the link for broken."""
+"""The seconds without a message from the launch after which a host takes the link for broken."""
 AT_ONCE = 64
 """The most hosts that are being reached at once, because a jump host accepts no more."""
 APART_S = 1.5 * REPEAT_S
 """The time in seconds within which equal signals count as one; agents do the same, even if they get
 them a little later or earlier."""
 _HURRIED = 2
-"""The number of the signal that tells the agents to stop waiting."""
+"""The number of signals that are passed on to agents: the second one tells them not to wait. After
+a third one this command itself does not wait for them."""
 _OF_THE_JOB = frozenset(outcome.value for outcome in Outcome if not outcome.row.of_one)
 
 
@@ -67,7 +68,7 @@ class Launch(Struct, eq=False):
     unreached: list[str]
     """The hosts that are still to be reached."""
     reaching: set[str] = field(default_factory=set)
-    """The hosts that have not answered yet."""
+    """The hosts that are being reached, and have not answered yet."""
     hellos: dict[str, wire.Hello] = field(default_factory=dict)
     started: dict[str, wire.Started] = field(default_factory=dict)
     said: dict[str, SummaryRead] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Launch(Struct, eq=False):
     ending_code: int = 0
     """The exit code of a job that is ended because there are too few hosts."""
     caught: list[int] = field(default_factory=list)
-    """The signals that this command got."""
+    """The signals that this command got, without repetitions within `APART_S`."""
     caught_at: float = -inf
     is_over: bool = False
 
@@ -90,7 +91,7 @@ class Launch(Struct, eq=False):
 
 
 class Heard(Struct, frozen=True):
-    """A message of a host, other than output."""
+    """A host has sent a message other than output."""
 
     name: str
     message: wire.FromHost
@@ -112,7 +113,7 @@ class Signalled(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """The first event, and again after each `BEAT_S` seconds."""
+    """The launch begins, or `BEAT_S` seconds have passed since this event came last."""
 
 
 class Reach(Struct, frozen=True):
@@ -159,18 +160,21 @@ class EndOutput(Struct, frozen=True):
 
 
 class ShowLast(Struct, frozen=True):
-    """Show the last lines of the host with the most of them. `as_one_host`: with its name."""
+    """Show the last lines of the host that has most of them, of these hosts.
+
+    `as_one_host`: with the host's name before each line.
+    """
 
     names: tuple[str, ...]
     as_one_host: bool = True
 
 
 class Hurry(Struct, frozen=True):
-    """Stop all waits, even that for the console."""
+    """Stop waiting for a slow console: a user has sent a third signal."""
 
 
 class Over(Struct, frozen=True):
-    """End with this exit code. Hosts without an agent get this many seconds to go."""
+    """End this command with this exit code; links get `patience_s` seconds to end by themselves."""
 
     code: int
     patience_s: float
@@ -187,7 +191,7 @@ def begin(asked: Asked, at: float) -> Launch:
 
 
 def step(state: Launch, event: Event, at: float) -> list[Effect]:
-    """Apply one event, and return the effects. O(number of hosts)."""
+    """Apply one event to the launch, and return the effects to execute. O(number of hosts)."""
     effects: list[Effect] = []
     match event:
         case Signalled(number):
@@ -357,7 +361,10 @@ def _start(state: Launch, ready: list[str]) -> list[Effect]:
 
 
 def _leader(state: Launch, ready: list[str]) -> str:
-    """Return the first host that others can reach: this machine's name may resolve to loopback."""
+    """Return the first of these hosts whose address is not loopback, else the first of all.
+
+    The name of this machine may resolve to loopback, where other hosts can't reach it.
+    """
     others = [name for name in ready if not _is_loopback(state.hellos[name].address)]
     return (others or ready)[0]
 
@@ -411,7 +418,10 @@ def _over(state: Launch, code: int) -> Over:
 
 
 def _not_enough_code(state: Launch) -> int:
-    """Return the exit code where too few hosts are there: mistakes are the same the next time."""
+    """Return the exit code where too few hosts are there: 2 if all others are mistakes, else 75.
+
+    Mistakes would be the same the next time.
+    """
     is_mistake = state.mistakes == len(state.those(HostPart.GONE))
     code: int = (ExitClass.USAGE if is_mistake else ExitClass.INFRASTRUCTURE).value
     return code
