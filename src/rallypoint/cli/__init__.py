@@ -39,7 +39,10 @@ def _end_at_interrupts() -> bool:
 
 
 def raise_interrupts() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again in a command's process, from now on."""
+    """Have Ctrl-C raise KeyboardInterrupt in a command's process again, from now on.
+
+    A process that ignores or handles SIGINT by itself is left as it is.
+    """
     if _WAS_CHANGED and _signal.getsignal(_SIGINT) in (
         _signal.SIG_DFL,
         _signal.default_int_handler,

@@ -46,7 +46,7 @@ def _command(row: Row) -> Command:
 
 COMMANDS = tuple(_command(row) for row in ROWS.values() if row.name != COMPLETION.name)
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
-"""The possible first words of commands."""
+"""The possible first words of commands, by the command's name, where they are fixed."""
 
 
 def run(argv: list[str]) -> int:

@@ -137,7 +137,7 @@ def _read_directory(where: str) -> tuple[list[SummaryRead], list[str]]:
 
 
 class _NoSummaryError(UsageError):
-    """The file has other content than a summary."""
+    """The file is a directory, or has other content than a summary."""
 
 
 def _read(path: str) -> SummaryRead:

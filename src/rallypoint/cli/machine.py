@@ -85,7 +85,10 @@ class ThisHost:
             return file.read(4096)
 
     def has_module(self, name: str) -> bool:
-        """Return whether this interpreter finds the module, or its top package. Imports none."""
+        """Return whether the module lies here, or this interpreter finds its top package.
+
+        Imports none.
+        """
         from importlib.util import find_spec
 
         top, path = name.partition(".")[0], name.replace(".", "/")

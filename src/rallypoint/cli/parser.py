@@ -171,10 +171,10 @@ def with_hint(command: Command, read: Callable[[], T]) -> T:
 
 
 def parse(command: Command, argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
-    """Read `argv` (without the program's and the command's name), then variables for other options.
+    """Read `argv` (without the program's and the command's name), and return its options and words.
 
-    Raises UsageError for an unknown option, a missing value or a wrong number of words,
-    HelpRequested for --help.
+    For options that it lacks, environment variables count. Raises UsageError for an unknown option,
+    a missing value or a wrong number of words, HelpRequested for --help.
     """
     return _Parse(command, argv).run(environ)
 

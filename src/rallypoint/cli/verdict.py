@@ -212,9 +212,9 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
 def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
     """Return the agent's exit code: 128 + n for an end by a signal, else that of the class.
 
-    `stop` may replace codes of classes. `elapsed_s` is the time in seconds since the start. An end
-    by a signal other than SIGINT, when the node is about to leave by its time limit, counts as one
-    of the infrastructure.
+    `stop` may replace codes of classes. `elapsed_s` is the time in seconds since the start. Shortly
+    before the time at which this node leaves, and later, a signal other than SIGINT counts as a
+    failure of the infrastructure.
     """
     name, verdict = finish.outcome.exit_class, finish.verdict
     leave_in_s = stop.leave_in_s

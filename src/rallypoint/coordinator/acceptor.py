@@ -88,7 +88,7 @@ class Acceptor:
             self._drop(number)
 
     def may_drop(self, number: int, drop: Callable[[], None]) -> None:
-        """Let the acceptor call `drop` for this connection.
+        """Let the acceptor call `drop` for this connection while its peer is unproven.
 
         It does so on timeout, or to make room for another connection.
         """
@@ -96,7 +96,7 @@ class Acceptor:
             self._drops[number] = drop
 
     def proved(self, number: int) -> None:
-        """Note that the peer of a connection belongs to a job."""
+        """Note that the peer of a connection belongs to a job: this one is not dropped any more."""
         self._drops.pop(number, None)
         self._peers.pop(number, None)
         self._admission.proved(number)
@@ -236,9 +236,10 @@ class Acceptor:
         drop()
 
     def _look(self) -> None:
-        """Resume accepting after a pause if there is room. If there is no room, log a shortage.
+        """Resume accepting after a pause if there is room.
 
-        Called when a connection was proved or closed, and when time has passed.
+        If proven connections take all the room, log a shortage. Called when a connection was proved
+        or closed, and when time has passed.
         """
         if not self._is_paused:
             return

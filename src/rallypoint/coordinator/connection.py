@@ -150,7 +150,8 @@ class ServerConnection(FramedConnection):
         """Whether the peer has closed its sending side, as the kernel does for a process that
         ended."""
         self.owner: object | None = None
-        """The object that handles the messages of this connection; set by the observer."""
+        """The owner of this connection's messages, as the coordinator sets it: at first the run id,
+        then the job or another handler."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

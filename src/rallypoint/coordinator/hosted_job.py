@@ -77,7 +77,7 @@ NEWS_S = 0.1
 
 OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], bool]], Gate]
 """Makes a gate. It gets the function that executes delayed effects, and one that returns whether
-the agent of an incarnation was silent for so many seconds."""
+the agent of an incarnation was silent for so many seconds (0: is disconnected)."""
 
 
 class HostedJob:
@@ -215,7 +215,10 @@ class HostedJob:
         self._attached.clear()
 
     def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
-        """Handle an agent's first message on a connection."""
+        """Handle an agent's first message on a connection.
+
+        Its session is opened or resumed, or the agent is refused.
+        """
         self._connections[connection.number] = connection
         now = self._loop.time()
         self._run(self._sessions.attach(connection.number, connection.peer, hello, now))
@@ -453,7 +456,7 @@ class NodeRefusals:
         self._alarm = Alarm(self._loop, self.close)
 
     def refuse(self, run_id: str, connection: ServerConnection, why: str) -> None:
-        """Send an agent the reason of its refusal, and disconnect."""
+        """Send an agent the reason of its refusal, log it, and disconnect."""
         self._note(run_id, connection.peer, why)
         connection.send(m.Refused(why))
         connection.close()

@@ -79,8 +79,8 @@ class Hosting(Struct, frozen=True):
     machine: JobStep = machine.step
     """The step function of the state machine that decides for every job."""
     led: Leaderships | None = None
-    """The leaderships with which another coordinator can take over the jobs; None: no other one
-    can. `only` is led already."""
+    """The jobs that this coordinator leads by registers, so that another one can take them over;
+    None: no other one can. The job `only` is among them from the beginning."""
     epoch: Callable[[], int] = random_epoch
     """Returns a unique epoch for this coordinator."""
     wall_ms: Callable[[], int] = wall_ms

@@ -80,7 +80,8 @@ def reachable_host(name: str, addresses: Sequence[Address]) -> str:
 def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str:
     """Return why no other machine reaches a leader at these addresses; empty: others may.
 
-    `local_addr` is the address that was given. Loopback that was spelled out is intended.
+    `local_addr` is the value of --local-addr, if one was given. Loopback that was spelled out there
+    is intended.
     """
     first = addresses[0].host
     if not all(address.is_loopback for address in addresses):

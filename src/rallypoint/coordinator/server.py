@@ -90,7 +90,10 @@ class _Counted(ServerConnection):
 
 
 class Coordinator:
-    """A coordinator, which accepts from construction to `close`. For the thread of the loop."""
+    """The coordinator of one or many jobs, which accepts connections from construction to `close`.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self,

@@ -356,8 +356,8 @@ class JobWatch:
     def asked(self, connection: ServerConnection, question: Ask) -> PersonWants | None:
         """Answer the question or request of a person, who waits on this connection.
 
-        Returns a permitted request, which the caller carries out now. Raises MessageError where too
-        many follow, or a question is still being answered.
+        Returns a request that is permitted, for the caller to carry out now; else None. Raises
+        MessageError where too many follow, or a question is still being answered.
         """
         if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
             refuse_answer(connection, text, is_final=False, recovers=True)

@@ -20,7 +20,8 @@ Token = Any
 class RendezvousBackend(ABC):
     """One value with compare-and-swap, in a store that several processes share.
 
-    Methods may block. A thread calls one method at a time; `wait_for_change` has another thread.
+    Methods may block. A handler or a coordinator calls them from one thread, and `wait_for_change`
+    from another.
     """
 
     @property

@@ -66,8 +66,8 @@ class Use(Struct, frozen=True):
     nodes: tuple[int, int] = (1, 1)
     """The least and the largest number of nodes of that job."""
     limit_s: float = HOLD_S / 2
-    """The time limit of a call in seconds, after which it raises RendezvousConnectionError. The
-    engine of a directory has none."""
+    """The seconds within which a call is to end; if not, it raises RendezvousConnectionError. A
+    file system may take longer."""
 
 
 class LifeLocks(Protocol):

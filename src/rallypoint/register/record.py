@@ -138,7 +138,7 @@ class RegisterRecord:
     async def swap(self, record: LeadRecord, is_held: Callable[[], bool] = lambda: False) -> bool:
         """Store the record in place of the version seen last.
 
-        Return whether the register holds it now. False: `found` is what another process stored.
+        Return whether the register holds it now. If not, `found` is what the register has instead.
 
         If an earlier swap of the same epoch had an unknown outcome, its version is replaced too.
         `is_held` returns whether no other process can have claimed the job. Raises as `read`.
@@ -224,7 +224,8 @@ class RegisterWatch:
     async def wait(self, token: object, seconds: float) -> None:
         """Wait until there may be another version than that of `token`, for at most `seconds`.
 
-        Waits for all of them if the register signals nothing, and for `LEAST_WAIT_S` at least.
+        If the register can't signal changes, all of these seconds pass; else `LEAST_WAIT_S` of them
+        at least.
         """
         if self._waking is None or seconds <= LEAST_WAIT_S:
             await asyncio.sleep(seconds)

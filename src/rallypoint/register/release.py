@@ -57,9 +57,10 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
 def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
     """Return a function that looks into the register which leader is to be told of a dead agent.
 
-    The function returns the leader's addresses, as `leading.who_hears` does. It returns an empty
-    tuple if the register can't be reached, has no record, or has one that no leader writes.
-    `limit_s` is half the limit of a call in seconds.
+    The function returns the leader's addresses, or None if no leader has to be told any more
+    (`leading.who_hears`). It returns an empty tuple if no process leads, the register can't be
+    reached, or it has no record that a leader wrote. `limit_s` is half the limit of a call in
+    seconds.
     """
     register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None

@@ -30,8 +30,8 @@ class Swapped(NamedTuple):
     stored: Token | None
     """The token of the version that was stored; None: it was not stored."""
     there: Stored | None = None
-    """The value that the store has instead, and its token; None: there is none, or it is not
-    known."""
+    """The value that the store has instead, and its token; None: it has none, or the version was
+    stored."""
     has_repeated: bool = False
     """Whether the request was sent before, and may have stored the version then."""
 

@@ -86,14 +86,14 @@ class VersionFormat:
         self._key = b"" if token is None else register_key(token, run_id)
 
     def encode(self, place: str, version: VersionFile) -> bytes:
-        """Return the bytes of the file at `place`."""
+        """Return the bytes of the version at `place`: a slot of a directory, or a store's key."""
         following = version.following.encode()
         sealed = version.nonce + bytes((len(following),)) + following + version.content
         head = _MAGIC + _SCHEMA.pack(SCHEMA)
         return head + _SEAL.pack(self._kind, self._seal(place, sealed)) + sealed
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """Decode the file at `place`. Raises UnreadableVersionError."""
+        """Decode and check the bytes of the version at `place`. Raises UnreadableVersionError."""
         if not _MAGIC.startswith(data[: len(_MAGIC)]):
             raise UnreadableVersionError(
                 f"was not written by Rallypoint (it begins with {data[:16]!r}): move it away, or "
@@ -142,7 +142,10 @@ class UnsealedFormat(VersionFormat):
         super().__init__("", None)
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """Decode the file at `place` without checking its seal. Raises UnreadableVersionError."""
+        """Decode the bytes of a version without checking its seal.
+
+        Raises UnreadableVersionError.
+        """
         try:
             return _opened(data[len(_MAGIC) + _SCHEMA.size + _SEAL.size :])
         except (IndexError, UnicodeDecodeError) as error:

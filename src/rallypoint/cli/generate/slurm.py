@@ -124,7 +124,7 @@ def text(scanned: Scanned) -> str:
 
 
 def _seconds_of(limit: str) -> float:
-    """Return the seconds of a limit.
+    """Return the seconds of a time limit in one of Slurm's forms.
 
     MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]].
     """

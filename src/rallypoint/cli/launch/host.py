@@ -70,7 +70,10 @@ def main() -> int:
 
 
 def _why_not_here(look: Look) -> str:
-    """Return why an agent can't run here; empty: it can, and the process changes to its place."""
+    """Return why an agent can't run here; empty: it can.
+
+    Changes to the directory that is wanted.
+    """
     try:
         os.chdir(look.directory)
     except OSError as error:

@@ -54,7 +54,7 @@ class HostPart(Enum):
     DETACHED = "detached"
     """The host's agent continues without this command, which can send it nothing more."""
     GONE = "gone"
-    """The host never was there, or has left or lost the job."""
+    """The host can't be used, has left or lost the job, or is not waited for."""
 
 
 class Launch(Struct, eq=False):
@@ -74,7 +74,8 @@ class Launch(Struct, eq=False):
     said: dict[str, SummaryRead] = field(default_factory=dict)
     """The summaries that agents have sent."""
     mistakes: int = 0
-    """The number of hosts that were reached and lack something, or whose agents refuse the job."""
+    """The number of hosts that can't be used because of a mistake, which would be the same the next
+    time: something is missing there, or the agent refuses the job."""
     where: Endpoint | None = None
     """The endpoint that was chosen for the nodes."""
     is_started: bool = False
@@ -103,7 +104,8 @@ class LinkEnded(Struct, frozen=True):
     name: str
     why: str
     is_mistake: bool = False
-    """Whether the host was reached and lacks something."""
+    """Whether something is missing or wrong at the host or here, so that a retry would fail as
+    well."""
 
 
 class Signalled(Struct, frozen=True):
@@ -273,7 +275,10 @@ def _ended(state: Launch, name: str, end: wire.AgentEnded) -> list[Effect]:
 
 
 def _end_if_too_few(state: Launch) -> list[Effect]:
-    """End a job that can't continue, because lost hosts are not replaced."""
+    """Return the effects that end the job if fewer hosts are left than it needs.
+
+    Lost hosts are not replaced, so that it can't continue.
+    """
     if state.asked.detach:
         return []  # Agents that run on can't be told.
     runs, least = state.those(HostPart.RUNS), state.asked.plan.least

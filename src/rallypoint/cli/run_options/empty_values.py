@@ -52,6 +52,6 @@ def was_empty(scanned: Scanned, flag: str) -> str:
 
 
 def refuse_empty(flag: str) -> None:
-    """Raise UsageError for an option that needs a value however many nodes there are."""
+    """Raise UsageError for an empty value of this option, unless an empty one may count as none."""
     if flag not in _NOT_GIVEN | _OF_ONE_NODE:
         raise UsageError(needs_a_value(flag))

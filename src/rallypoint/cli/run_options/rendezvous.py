@@ -74,7 +74,7 @@ Fields = dict[str, Any]
 
 
 class Reading(Struct, frozen=True):
-    """The settings after one pass over the options, as far as they can be read alone."""
+    """The result of reading the options: the rendezvous, and the values for other settings."""
 
     rendezvous: RendezvousConfig
     fields: dict[str, Fields]

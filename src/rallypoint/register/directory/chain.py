@@ -66,7 +66,7 @@ class Seen:
     following: VersionSlot = field(compare=False)
     """The slot of the next version."""
     seen_at: float = field(compare=False)
-    """When no version had followed yet, in seconds by `Files.now`."""
+    """A time at which no version had followed this one yet, in seconds by `Files.now`."""
     is_durable: bool = field(compare=False)
     """Whether the version is known to survive a loss of power."""
 
@@ -192,7 +192,7 @@ class VersionChain:
         return version
 
     def is_cut(self, seen: Seen) -> bool:
-        """Return whether the newest version is gone while the register still exists.
+        """Return whether the version `seen`, the newest, is gone while the register still exists.
 
         Then somebody has removed the last versions, or restored an older copy of the directory.
         """

@@ -127,7 +127,7 @@ class EtcdBackend(SwappingBackend):
         self._watching.abort()
 
     def _lease(self) -> int:
-        """Return the lease of etcd for the next version; 0: it stays."""
+        """Return the id of the etcd lease with which the next version is stored; 0: it has none."""
         return 0
 
 

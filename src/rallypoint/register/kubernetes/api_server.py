@@ -136,11 +136,12 @@ class ApiServer:
     def call(
         self, method: str, name: str = "", body: Object | None = None, query: Query = NONE
     ) -> Reply:
-        """Send a GET, POST, PUT or DELETE for a ConfigMap, or a request for all without a name.
+        """Send a GET, POST, PUT or DELETE for the ConfigMap `name`.
 
-        Return an answer with one of the statuses of `Reply`. Raises RendezvousConnectionError,
-        AccessError if the service account's token is refused or may not do that, ParameterError if
-        no API server is there, or the files of the service account are not.
+        Without a name, for all of them. Return an answer with one of the statuses of `Reply`.
+        Raises RendezvousConnectionError, AccessError if the service account's token is refused or
+        may not do that, ParameterError if no API server is there, or the files of the service
+        account are not.
         """
         ends_at = time.monotonic() + self._limit_s
         self.has_repeated = False
