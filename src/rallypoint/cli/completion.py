@@ -126,7 +126,7 @@ def _fish() -> Iterator[str]:
 def _tcsh() -> Iterator[str]:
     """Yield the script for tcsh.
 
-    It does not know the command before an option: it offers those of all.
+    It can't tell which command stands before an option, so it offers the options of all commands.
     """
     rows = {flag: row for command in COMMANDS for flag, row in command.options.items()}
     names = " ".join(command.name for command in (*COMMANDS, COMPLETION))

@@ -242,7 +242,7 @@ def count_workers(
 
 
 def brief(path: str) -> str:
-    """Return a path as a user may type it in a shell: with `~` for the home."""
+    """Return the absolute path as a user may type it in a shell: with `~` for the home."""
     from shlex import quote
 
     from rallypoint.coordinator.client.token import user_home

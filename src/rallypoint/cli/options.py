@@ -175,8 +175,9 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
 def read_run(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, remarks: Sequence[str] = ()
 ) -> AgentConfig:
-    """Return the configuration of a scanned command line; no options are taken from `environ` here.
+    """Return the configuration of a scanned command line.
 
+    The variables of options were read before; `environ` has other facts, such as a scheduler's.
     `remarks` are further lines for the user. Raises UsageError, and ExplainRequested for --explain.
     """
     notices = list(remarks)

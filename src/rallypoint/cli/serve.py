@@ -245,7 +245,7 @@ class _Server:
             self._metrics = CoordinatorMetrics()
 
     async def run(self) -> int:
-        """Serve until a signal ends it. Raises as the function `run`."""
+        """Serve until a signal ends it, and return the exit code. Raises as the function `run`."""
         options, lines = self._options, self._lines
         listeners = bind(options.host, await own_addresses(options.host), options.port)
         metrics_at = None if options.metrics is None else _bind_metrics(options.metrics)
@@ -296,8 +296,8 @@ class _Server:
     async def _engine(self) -> Engine | None:
         """Prepare the engine that keeps the jobs, and return it; None: jobs are not kept.
 
-        A fault that may be temporary is only reported. Raises UsageError or InfrastructureError for
-        others.
+        A fault that may be temporary is only reported. Other faults raise UsageError or
+        InfrastructureError.
         """
         options, lines = self._options, self._lines
         if options.register is None:

@@ -272,7 +272,10 @@ class HostedJob:
         return self._sessions.job
 
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
-        """Note the places in the newest world at which agents died, as guards have reported."""
+        """Note the places in a round's world of which neither agent nor worker lives.
+
+        Their guards have reported these places.
+        """
         if places:
             event = PlacesDead(tuple(places))
             self._run(self._sessions.apply_own(event, self._loop.time()))
@@ -293,7 +296,10 @@ class HostedJob:
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
     def asked(self, connection: ServerConnection, question: m.Ask) -> None:
-        """Handle the request or question of a person, who waits on this connection."""
+        """Handle the request or question of a person, who waits on this connection.
+
+        Raises MessageError as `JobWatch.asked` does.
+        """
         self._connections[connection.number] = connection  # It ends with the job.
         question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
         if other := job_requests.of_other_life(self._sessions.job, question):

@@ -184,7 +184,11 @@ class HostedJobs:
             waiting.heartbeats.append(heartbeat)
 
     def asked(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
-        """Handle the request or question of a person, who waits on this connection."""
+        """Handle the request or question of a person, who waits on this connection.
+
+        A job that is not hosted here is refused, with words about who leads it. Raises MessageError
+        as `JobWatch.asked` does.
+        """
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
             job.asked(connection, question)

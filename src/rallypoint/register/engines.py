@@ -256,7 +256,7 @@ def _made(row: Row, register: RegisterConfig, use: Use) -> Engine:
 
 
 def make_for(rendezvous: RendezvousConfig) -> Engine:
-    """Make the engine that keeps the record of this node's job. Does what `make` does."""
+    """Make the engine that keeps the record of this node's job. Raises as `make`."""
     register = rendezvous.register
     assert register is not None
     nodes = rendezvous.min_nodes, rendezvous.max_nodes
@@ -286,8 +286,8 @@ def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[st
     """Call `Engine.prepare`, and return its remarks. Blocks.
 
     UsageErrors, InfrastructureErrors and remarks about the place begin with how it was given: by
-    the option `flag`. Raises as `Engine.prepare`, but UsageError in place of AccessError. A
-    RendezvousConnectionError passes unchanged.
+    the option `flag` (empty: --rdzv-endpoint). Raises as `Engine.prepare`, but UsageError in place
+    of AccessError. A RendezvousConnectionError passes unchanged.
     """
     try:
         remarks = engine.prepare()

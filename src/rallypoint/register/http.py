@@ -84,9 +84,10 @@ class ServerKind(NamedTuple):
 
 
 def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
-    """Return a TLS context with these files; an empty name stands for no file.
+    """Return a TLS context with these files.
 
-    Raises ParameterError for an unusable file.
+    Empty: no file, and for `cacert` the system's authorities. Raises ParameterError for an unusable
+    file.
     """
     import ssl  # Costs more than all else that this imports.
 

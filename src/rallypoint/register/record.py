@@ -161,10 +161,10 @@ class RegisterRecord:
                 return False
 
     def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
-        """Return whether the record that was found is an earlier attempt of this process.
+        """Return whether the record that was found counts as an earlier attempt of this process.
 
-        The last confirmed record with another token is not an attempt: another process has restored
-        it, or has touched it while no process can have claimed the job.
+        The last confirmed record with another token does not, since another process has restored or
+        touched it. It does if `is_held`: no process can have claimed the job.
         """
         if found.epoch != record.epoch:
             return False
@@ -293,8 +293,8 @@ def recorded_run_id(
 ) -> str:
     """Return the run id in a record, which is not authenticated.
 
-    `name_of` must map it to the register's name. Empty for a job that has just begun, or for
-    anything but a record.
+    Empty if `name_of` does not map the run id to the register's `name`, for a job that has just
+    begun, or for anything but a record.
     """
     with suppress(RallypointError):
         job = decode(content).job

@@ -139,7 +139,10 @@ def _name(word: Word) -> str:
 
 
 def _from_torch(line: Line, words: list[Word]) -> None:
-    """Translate a line of torchrun, whose options Rallypoint takes unchanged."""
+    """Translate a line of torchrun, torch.distributed.launch or ft_launcher.
+
+    Rallypoint takes torchrun's options, which stay as they are; others are translated.
+    """
     words = [
         quoted(word.text.removesuffix("-v2")) if word.text.endswith("etcd-v2") else word
         for word in words

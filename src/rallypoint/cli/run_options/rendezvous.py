@@ -237,7 +237,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _known_keys(scanned: Scanned) -> Collection[str]:
-    """Return the known keys; a program gives some options as keys, too."""
+    """Return the known keys of --rdzv-conf; a program gives some options as keys, too."""
     return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
 
 

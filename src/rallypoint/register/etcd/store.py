@@ -127,8 +127,9 @@ class EtcdEngine:
 def sweep(gateway: Gateway, prefix: str, page: int = SWEEP_PAGE) -> int:
     """Remove the registers that have not changed for a week or more, and return their number.
 
-    Returns 0 while the mark of a week is younger, and sets a new mark afterwards. `page` is the
-    number of keys in one request. Raises as `Gateway.call`, and UnreadableJsonError.
+    A mark in etcd says which registers are that old when its lease ends. Returns 0 while the lease
+    lasts; else it sets the next mark. `page` is the number of keys in one request. Raises as
+    `Gateway.call`, and UnreadableJsonError.
     """
     name = encoded(f"{prefix}/mark")
     answer = gateway.call("/v3/kv/range", {"key": name})
