@@ -225,7 +225,8 @@ class HostedJobs:
     def _no_room(self, hello: m.Attach) -> str:
         """Return why no other life of a job can be hosted.
 
-        Empty: it can, or this agent needs none.
+        Empty: it can, or this agent needs none. A job that all agents have left is forgotten to
+        make room.
         """
         run_id = hello.settings.run_id
         job = self._jobs.get(run_id)

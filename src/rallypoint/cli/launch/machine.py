@@ -74,8 +74,8 @@ class Launch(Struct, eq=False):
     said: dict[str, SummaryRead] = field(default_factory=dict)
     """The summaries that agents have sent."""
     mistakes: int = 0
-    """The number of hosts that can't be used because of a mistake, which would be the same the next
-    time: something is missing there, or the agent refuses the job."""
+    """The number of hosts that can't be used because of a mistake: something is missing there, or
+    the agent refuses the job. The next launch would find the same."""
     where: Endpoint | None = None
     """The endpoint that was chosen for the nodes."""
     is_started: bool = False

@@ -39,8 +39,8 @@ def need_a_script(scanned: Scanned) -> None:
 def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> list[str]:
     """Return a remark on options of this command that stand after the script; or none.
 
-    They belong to the script then. There is no remark if that may be intended: for a script that is
-    a launcher itself, after `--`, or for an option that is also given before the script.
+    They belong to the script then. There is no remark where that may be intended: for a script that
+    is a launcher itself, after `--`, or for an option that stands before the script too.
     """
     script, *arguments = scanned.words or ("",)
     is_parted = "--" in argv[: len(argv) - len(scanned.words)]

@@ -139,9 +139,9 @@ class ApiServer:
         """Send a GET, POST, PUT or DELETE for the ConfigMap `name`.
 
         Without a name, for all of them. Return an answer with one of the statuses of `Reply`.
-        Raises RendezvousConnectionError, AccessError if the service account's token is refused or
-        may not do that, ParameterError if no API server is there, or the files of the service
-        account are not.
+        Raises RendezvousConnectionError if there is none, and AccessError if the service account's
+        token is refused, or may not do that. Raises ParameterError if no API server is there, or
+        the files of the service account are not.
         """
         ends_at = time.monotonic() + self._limit_s
         self.has_repeated = False
