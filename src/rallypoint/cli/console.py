@@ -25,9 +25,9 @@ WAIT_SHOWN_S = 2.0
 
 
 class Printer(Observer):
-    """The observer that writes events and the status line through the relay.
+    """The observer that writes events and the status line through the relay, and so never blocks.
 
-    It never blocks.
+    The relay is the helper process that writes the workers' output.
     """
 
     def __init__(self, config: AgentConfig, relay: Relay) -> None:

@@ -57,8 +57,8 @@ class Gate(Protocol):
     ) -> list[HostEffect]:
         """Return the effects of a heartbeat on this connection that may be carried out now.
 
-        `effects` are those that the heartbeat has caused. `incarnation` is that of the agent whose
-        session uses the connection; empty: none does any more.
+        `effects` are those that the heartbeat has caused. `incarnation` is the id of the agent
+        whose session uses the connection; empty: none does any more.
         """
 
     @property
@@ -77,11 +77,14 @@ NEWS_S = 0.1
 
 OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], bool]], Gate]
 """Makes a gate. It gets the function that executes delayed effects, and one that returns whether
-the agent of an incarnation was silent for so many seconds (0: is disconnected)."""
+the agent with an id was silent for so many seconds (0: is disconnected)."""
 
 
 class HostedJob:
-    """One life of a job at its coordinator. For the thread of the loop. Never blocks."""
+    """One life of a job at its coordinator: one run of it, from its first round to its verdict.
+
+    For the thread of the loop. Never blocks.
+    """
 
     def __init__(
         self,
@@ -144,22 +147,22 @@ class HostedJob:
 
     @property
     def own_agent(self) -> str:
-        """The incarnation of the agent in whose process this coordinator runs.
+        """The unique id (incarnation) of the agent in whose process this coordinator runs.
 
         Empty: there is none.
         """
         return self._sessions.job.own_agent
 
     def lives_in(self, incarnation: str) -> None:
-        """Note that this coordinator runs in the process of the agent of this incarnation."""
+        """Note that this coordinator runs in the process of the agent with this unique id."""
         self._sessions.job.own_agent = incarnation
 
     def knows(self, incarnation: str) -> bool:
-        """Return whether the agent of this incarnation has a session in this life of the job."""
+        """Return whether the agent with this unique id has a session in this life of the job."""
         return self._sessions.of_agent(incarnation) is not None
 
     def crowded(self, incarnation: str) -> str:
-        """Return why the agent of this incarnation is not admitted; empty: it is.
+        """Return why the agent with this id (`incarnation`) is not admitted; empty: it is.
 
         One with a session is admitted. Others are refused when there are too many sessions.
         """
@@ -256,7 +259,10 @@ class HostedJob:
         self._watch()
 
     def agent_died(self, connection: ServerConnection, notice: m.AgentDied) -> None:
-        """Handle the report of a guard that its agent died, which came on this connection."""
+        """Handle the report of an agent's death from its guard, a helper process that outlives it.
+
+        The guard sent the report on this connection.
+        """
         from rallypoint.wire.death_notice import is_proven
 
         now = self._loop.time()
@@ -274,7 +280,7 @@ class HostedJob:
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
         """Note the places in a round's world of which neither agent nor worker lives.
 
-        Their guards have reported these places.
+        The agents' guards (helper processes) have reported these places.
         """
         if places:
             event = PlacesDead(tuple(places))

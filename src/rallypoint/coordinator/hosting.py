@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
 
 
 class Leaderships(Protocol):
-    """The jobs that a coordinator leads by registers."""
+    """The jobs that a coordinator leads, each by a record that other coordinators see."""
 
     def of(self, run_id: str) -> Leadership | None:
         """Return the leadership of a job; None: this coordinator does not lead the job."""
@@ -79,15 +79,16 @@ class Hosting(Struct, frozen=True):
     machine: JobStep = machine.step
     """The step function of the state machine that decides for every job."""
     led: Leaderships | None = None
-    """The jobs that this coordinator leads by registers, so that another one can take them over;
-    None: no other one can. The job `only` is among them from the beginning."""
+    """The jobs that this coordinator leads by records in registers, so that another one can take
+    them over; None: no other one can. The job `only` is among them from the beginning."""
     epoch: Callable[[], int] = random_epoch
-    """Returns a unique epoch for this coordinator."""
+    """Returns a unique epoch for this coordinator: the number by which agents tell coordinators
+    apart."""
     wall_ms: Callable[[], int] = wall_ms
     """Returns the wall-clock time in milliseconds."""
     own_agent: str = ""
-    """The incarnation of the agent in whose process the coordinator runs; empty: there is none, or
-    it is not known yet."""
+    """The unique id (incarnation) of the agent in whose process the coordinator runs; empty: there
+    is none, or it is not known yet."""
     former: JobState | None = None
     """The state of the job `only` from a former coordinator that is gone; nothing runs there. None:
     the job begins."""

@@ -78,7 +78,8 @@ class HostedJobs:
         """The ended lives that are still hosted, the oldest first."""
         self._empty: asyncio.Future[None] | None = None
         self._waiting: dict[str, dict[str, _Waiting]] = {}
-        """The waiting agents, by run id and incarnation."""
+        """The agents that wait until this coordinator leads their job, by run id and by the agent's
+        id."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
         self._is_closed = False
@@ -100,7 +101,7 @@ class HostedJobs:
         return all(job.verdict is not None for job in self._jobs.values())
 
     def lives_in(self, incarnation: str) -> None:
-        """Note the incarnation of the agent in whose process this coordinator runs.
+        """Note the unique id (incarnation) of the agent in whose process this coordinator runs.
 
         When that agent leaves, the coordinator ends.
         """
@@ -201,7 +202,7 @@ class HostedJobs:
             task.add_done_callback(self._leading.discard)
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
-        """Handle a guard's report that its agent died.
+        """Handle the report of an agent's death from its guard, a helper process that outlives it.
 
         The agent may have attached only to another coordinator, from which this one has taken over
         or is about to.

@@ -54,7 +54,7 @@ class _AttachedCandidate:
         self._speaker = candidate(connection.number, number)
 
     def heard(self, heartbeat: m.Heartbeat) -> None:
-        """Handle a heartbeat of the candidate.
+        """Handle a heartbeat of the candidate, which promises not to claim the job for a time.
 
         Acknowledge it if this process is sure that it leads. Close the connection if the heartbeat
         has no promise, or that of another candidate.

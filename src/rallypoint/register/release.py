@@ -35,10 +35,10 @@ _CALL_S = 1.75
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
-    """Mark the record of the job as that of a dead leader. Blocks.
+    """Mark the record of the job as that of a dead leader, so that another may claim it. Blocks.
 
-    A record of another epoch than that of the notice, or one that is vacant, stays as it is.
-    Returns whether this call has stored the mark, as far as is known.
+    A record of another epoch than that of the notice stays as it is, and so does one that no leader
+    holds. Returns whether this call has stored the mark, as far as is known.
 
     A register that can't be reached is tried again until `limit_s` seconds have passed; then this
     raises RendezvousConnectionError. Also raises what else a register raises for what it can't use.

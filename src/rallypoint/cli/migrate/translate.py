@@ -195,7 +195,7 @@ def _read(line: Line, words: list[Word]) -> list[Word]:
 
 
 def _decide(line: Line, name: str, words: Sequence[Word]) -> None:
-    """Translate the option in these words as its row says: an option, a fact, or a remark."""
+    """Translate the option in these words to what its table says: an option, a fact, a remark."""
     row, spelled = OPTIONS[line.launcher].get(name), _name(words[0])
     if row is None or row.about.startswith("!"):
         why = row.about[1:] if row else ""

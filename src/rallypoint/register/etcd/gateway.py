@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 ATTEMPT_S = 2.0
 """The time limit for one member's answer, in seconds. An election takes 1 to 2 s."""
 LIMIT_S = 5.0
-"""The limit of a call at all members, in seconds: half the hold of a leader."""
+"""The limit of a call at all members, in seconds: half the usual time for which a leader may act
+without writing its record."""
 STATUS_S = 0.5
 """The last part of `LIMIT_S`, in seconds, in which members are asked for their leader."""
 _SHOWN = 300

@@ -40,7 +40,8 @@ Query = Mapping[str, str]
 
 NONE: Query = {}
 LIMIT_S = 5.0
-"""The limit of a call in seconds: half the hold of a leader."""
+"""The limit of a call in seconds: half the usual time for which a leader may act without writing
+its record."""
 
 _KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
@@ -101,7 +102,7 @@ class Reply(NamedTuple):
     """200, 201, 404, 409 or 410."""
     body: Object
     at: datetime | None
-    """The time by the clock of the API server."""
+    """The time of the answer by the API server's clock; None: it is not known."""
 
     @property
     def items(self) -> list[Object]:
