@@ -153,8 +153,9 @@ def parse_run(
 ) -> AgentConfig:
     """Return the configuration for the words of `rallypoint run`, without these two words.
 
-    Raises UsageError, HelpRequested, CompletionRequested or ExplainRequested. May ask the worker's
-    interpreter how many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
+    Raises UsageError, HelpRequested, CompletionRequested or ExplainRequested, and
+    RendezvousPlugInError for an unusable plug-in. May ask the worker's interpreter how many
+    accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
     scanned = scan_run(argv, environ)
@@ -178,7 +179,8 @@ def read_run(
     """Return the configuration of a scanned command line.
 
     The variables of options were read before; `environ` has other facts, such as a scheduler's.
-    `remarks` are further lines for the user. Raises UsageError, and ExplainRequested for --explain.
+    `remarks` are further lines for the user. Raises UsageError, RendezvousPlugInError for an
+    unusable plug-in, and ExplainRequested for --explain.
     """
     notices = list(remarks)
     need_a_script(scanned)

@@ -194,7 +194,8 @@ def choice(value: Given, known: Sequence[str]) -> str:
 def is_by_register(backend: str) -> bool:
     """Return whether a job with this backend has a register, so that any node may lead.
 
-    Reads packages' entry points only for an unknown name.
+    Reads packages' entry points only for an unknown name. Raises RendezvousPlugInError for an
+    unusable offer of a package.
     """
     if backend in ENGINE_NAMES or backend in BY_ENDPOINT:
         return backend in ENGINE_NAMES
@@ -206,7 +207,8 @@ def is_by_register(backend: str) -> bool:
 def engine(value: Given, known: Sequence[str]) -> str:
     """Return the value: one of `known`, or the name of an engine that a package offers for records.
 
-    Reads packages' entry points only for an unknown name. Raises UsageError.
+    Reads packages' entry points only for an unknown name. Raises UsageError, and
+    RendezvousPlugInError for an unusable offer.
     """
     if value.text in known or is_by_register(value.text):
         return value.text
@@ -516,7 +518,10 @@ PLAIN = frozenset({*_READERS, "choice", "engine", "styles"})
 
 
 def read(row: Setting, value: Given) -> Any:
-    """Parse the value of a setting by its kind; numbers must be in its range. Raises UsageError."""
+    """Parse the value of a setting by its kind; numbers must be in its range. Raises UsageError.
+
+    An engine's name may also raise RendezvousPlugInError.
+    """
     if row.kind == "choice":
         return choice(value, row.metavar.split("|"))
     if row.kind == "styles":

@@ -61,7 +61,7 @@ class _Waiting(Struct, eq=False):
 
 
 class HostedJobs:
-    """The jobs of a coordinator. For the thread of the loop. Only `wait_empty` blocks."""
+    """The jobs of a coordinator. For the thread of the loop. No call blocks; `wait_empty` waits."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._loop = asyncio.get_running_loop()

@@ -37,7 +37,8 @@ from rallypoint.wire.launch_link import (
 )
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
-"""The range of ports for jobs, below the range that systems assign automatically."""
+"""The first of the ports for jobs, and their number. They lie below the range that systems assign
+automatically."""
 STATE = ".local/state/rallypoint/launched"
 """The directory below the home for logs and summaries of detached agents, with a folder of each
 job."""

@@ -17,7 +17,7 @@ def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
     """Return the command line of an elastic job without the options of fixed ranks.
 
     A remark is added to `notices` if there were any. A job that is not elastic keeps them. Raises
-    UsageError.
+    UsageError, and RendezvousPlugInError for an unusable plug-in.
     """
     given = [value for flag in _OF_FIXED_RANKS if (value := scanned.get(flag)) is not None]
     elastic = _elastic_by(scanned)

@@ -31,7 +31,7 @@ def read_register(
     """Return where the job's register is, and the command line without the keys that say so.
 
     These are keys of `--rdzv-conf`. Raises UsageError, also without a run id: the records of many
-    jobs may lie in one place.
+    jobs may lie in one place. Raises RendezvousPlugInError for an unusable engine of a package.
     """
     register, rest = read_place(scanned, backend, machine)
     job = scanned.get("--rdzv-id")
@@ -72,7 +72,8 @@ def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, st
 def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:
     """Return where the register of any job is, and the command line without the keys that say so.
 
-    These are keys of `--rdzv-conf`. Raises UsageError.
+    These are keys of `--rdzv-conf`. Raises UsageError, and RendezvousPlugInError for an unusable
+    engine of a package.
     """
     row, where = _row(backend), scanned.get("--rdzv-endpoint")
     if where is None and row.needs:

@@ -84,9 +84,10 @@ class Reading(Struct, frozen=True):
 
 
 def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> Reading:
-    """Read all options, and decide how the nodes find each other. Raises UsageError.
+    """Read all options, and decide how the nodes find each other.
 
-    Remarks for the user are added to `notices`.
+    Remarks for the user are added to `notices`. Raises UsageError, and RendezvousPlugInError for an
+    unusable plug-in.
     """
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
         raise often.wrong(

@@ -37,7 +37,8 @@ def with_surroundings(
     """Return the command line with the scheduler's values for options that were left out.
 
     Remarks are added to `notices`. In a worker that starts another job, the scheduler's variables
-    describe its agent, so they are ignored. Raises UsageError.
+    describe its agent, so they are ignored. Raises UsageError, and RendezvousPlugInError for an
+    unusable plug-in.
     """
     asked = scanned.get("--scheduler")
     scheduler = choice(asked, FLAGS["--scheduler"].metavar.split("|")) if asked else "auto"

@@ -99,7 +99,7 @@ class Reply(NamedTuple):
     """An answer of the API server with an expected status."""
 
     status: int
-    """200, 201, 404, 409 or 410."""
+    """The HTTP status: 200, 201, 404, 409 or 410."""
     body: Object
     at: datetime | None
     """The time of the answer by the API server's clock; None: it is not known."""
