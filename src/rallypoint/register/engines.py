@@ -67,7 +67,7 @@ class Use(Struct, frozen=True):
     """The least and the largest number of nodes of that job."""
     limit_s: float = HOLD_S / 2
     """The seconds within which a call is to end; if not, it raises RendezvousConnectionError. A
-    file system may take longer."""
+    file system, or an etcd of several members, may take longer."""
 
 
 class LifeLocks(Protocol):

@@ -42,7 +42,7 @@ PAGE = 200
 FRESH_S = 0.25
 """The age in seconds up to which the records of all jobs that were read at once are used again."""
 _ATTEMPTS = 2.5
-"""The number of members that can be asked within the limit of a call."""
+"""The number of members that can be asked within the wanted limit of a call."""
 _REGISTER = re.compile(rb"rallypoint-.*-[0-9a-f]{32}")
 _MARK = re.compile(rb"(\d{1,19}) (\d{1,19})")
 
