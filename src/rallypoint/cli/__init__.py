@@ -16,7 +16,7 @@ _MODULES = frozenset({"rallypoint.__main__", "rallypoint.elastic.run"})
 
 
 def is_a_command() -> bool:
-    """Return whether this process is a command, not another program that imports the package."""
+    """Return whether this process is a command, not a program that imports this package."""
     main = sys.modules.get("__main__")
     if (spec := getattr(main, "__spec__", None)) is not None:
         return spec.name in _MODULES
@@ -24,9 +24,10 @@ def is_a_command() -> bool:
 
 
 def _end_at_interrupts() -> bool:
-    """Have SIGINT end the process, and return whether the disposition was changed.
+    """Have SIGINT end a command's process, and return whether that was changed.
 
-    A shell may have started this process so that it ignores SIGINT; then it still does.
+    The process 1 of a container blocks SIGINT instead. A shell may have started this process so
+    that it ignores SIGINT; then it still does.
     """
     if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or not is_a_command():
         return False
@@ -38,7 +39,10 @@ def _end_at_interrupts() -> bool:
 
 
 def raise_interrupts() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again in a command's process, from now on."""
+    """Have Ctrl-C raise KeyboardInterrupt in a command's process again, from now on.
+
+    A process that ignores or handles SIGINT by itself is left as it is.
+    """
     if _WAS_CHANGED and _signal.getsignal(_SIGINT) in (
         _signal.SIG_DFL,
         _signal.default_int_handler,

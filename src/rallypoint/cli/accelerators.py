@@ -22,7 +22,8 @@ from rallypoint.process.devices import has_nvml, nvml_gpus, visible_gpus
 
 _NVIDIA = re.compile(r"nvidia\d+")
 _NEEDED_BY_CUDA = ("dxg", "nvhost-gpu", "nvgpu")
-"""Under /dev, where NVIDIA's library may be missing: WSL, and the boards with a Tegra."""
+"""The devices under /dev that CUDA uses where NVIDIA's library may be missing: WSL, and boards with
+a Tegra."""
 _OF_OTHER_MAKERS = re.compile(r"accel\d*|hl\d+|davinci\d+|mtia\d+|cambricon_dev\d+")
 _INTEL = "0x8086"
 _ON_THE_CPU = "0000:00:"
@@ -32,21 +33,21 @@ _ALL_OF_INTEL = frozenset({"", "*:gpu", "level_zero:*", "level_zero:gpu", "gpu"}
 
 
 class Nvidia(Struct, frozen=True):
-    """The answer of NVIDIA's library."""
+    """The answer of NVIDIA's library: the GPUs, or why they are unknown."""
 
     uuids: tuple[str, ...] = ()
     state: Literal["answers", "fails", "is missing"] = "answers"
 
 
 class Sight(Struct, frozen=True):
-    """The number of devices that a program sees, or the reason to ask torch."""
+    """The number of devices that a program sees, or the reason to ask torch for it."""
 
     count: int = 0
     ask_why: str = ""
 
 
 def ask_nvidia() -> Nvidia:
-    """Asks the library. Blocks for as long as the driver takes."""
+    """Ask NVIDIA's library for its GPUs. Blocks for as long as the driver takes."""
     gpus = nvml_gpus()
     if gpus is not None:
         return Nvidia(tuple(gpu.uuid for gpu in gpus))
@@ -56,7 +57,10 @@ def ask_nvidia() -> Nvidia:
 def look(
     word: str, environ: Mapping[str, str], nvidia: Nvidia, root: str = "/", system: str = ""
 ) -> Sight:
-    """Return the devices for `gpu`, `xpu` or `auto`. `system` is the value of `sys.platform`."""
+    """Return the number of devices that `gpu`, `xpu` or `auto` means, or why to ask torch for it.
+
+    `nvidia` is the answer of NVIDIA's library, and `system` the value of `sys.platform`.
+    """
     if (system or sys.platform) != "linux":
         return Sight(ask_why="this system is not Linux")
     base = Path(root)
@@ -87,7 +91,7 @@ def _is_other(place: Path, name: str) -> bool:
 
 
 def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | None:
-    """Return the number of GPUs; None: there is no known one."""
+    """Return the number of NVIDIA's or AMD's GPUs, or why to ask torch; None: there is none."""
     if nvidia.state == "fails":
         return Sight(ask_why="NVIDIA's library can't reach its driver")
     uuids = nvidia.uuids
@@ -130,7 +134,10 @@ def _amd_gpus(base: Path) -> Iterator[str]:
 
 
 def _visible_to_hip(environ: Mapping[str, str], uuids: Sequence[str]) -> list[str]:
-    """ROCR_VISIBLE_DEVICES comes first; what it leaves is numbered anew."""
+    """Return the UUIDs of AMD's GPUs that a program sees, of these.
+
+    ROCR_VISIBLE_DEVICES comes first; what it leaves is numbered anew.
+    """
     for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
         visible = next((environ[name] for name in names if name in environ), None)
         uuids = [uuids[index] for index in visible_gpus(visible, uuids) if index is not None]
@@ -141,7 +148,7 @@ def _visible_to_hip(environ: Mapping[str, str], uuids: Sequence[str]) -> list[st
 
 
 def _xpus(environ: Mapping[str, str], base: Path) -> Sight | None:
-    """Return the number of Intel's GPUs; None: there is none."""
+    """Return the number of Intel's GPUs, or why to ask torch; None: there is none."""
     places = [base / "sys/class/drm" / name / "device" for name in _names(base / "sys/class/drm")]
     cards, on_the_cpu = [], False
     for place in places:

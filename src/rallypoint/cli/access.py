@@ -28,7 +28,7 @@ from rallypoint.process import syscalls
 def keep_secrets() -> None:
     """Hide the token and passwords from other processes of this user, from now on.
 
-    For a command's own process.
+    They are removed from the environment of this process, which must be a command's own.
     """
     syscalls.hide_process()
     for name in filter(is_secret, list(os.environ)):
@@ -37,9 +37,9 @@ def keep_secrets() -> None:
 
 
 def check(*given: Given | None, insecure: bool) -> None:
-    """Raise UsageError if two options about the token contradict each other.
+    """Raise UsageError if the token has two sources, or a source together with --insecure.
 
-    `given` has the sources of the token.
+    `given` has the options and variables that were given for the token, or None.
     """
     sources = [value for value in given if value is not None]
     if sources and insecure:
@@ -50,9 +50,10 @@ def check(*given: Given | None, insecure: bool) -> None:
 
 
 def with_own_token_only(config: AgentConfig) -> AgentConfig:
-    """Return the configuration with its job's token only, which opens no other job.
+    """Return the configuration with the token of its job only, which opens no other job.
 
-    Reads `--token-fd`. Raises AccessError.
+    This concerns a token from the environment or from `--token-fd`, which is read. One from a file
+    is left in the file. Raises AccessError.
     """
     access = config.access
     token: JobToken | None = None
@@ -71,7 +72,7 @@ class Access(Struct, frozen=True):
     token_fd: int | None
     insecure: bool
     has_variable: bool = False
-    """RALLYPOINT_TOKEN was set when the command began; it is erased soon after."""
+    """Whether RALLYPOINT_TOKEN was set when the command began; it is erased soon after."""
 
     @property
     def source(self) -> str:
@@ -90,9 +91,8 @@ class Access(Struct, frozen=True):
     def find(self, create: bool) -> JobToken | None:
         """Return the token; None: there is none, or none is needed.
 
-        See `find_token`.
-
-        Raises AccessError.
+        With `create` the user's own token is made if there is no other; see `find_token`. A token
+        from a descriptor is read to its end. Raises AccessError.
         """
         if self.insecure:
             return None
@@ -117,7 +117,7 @@ def token_options(insecure: str) -> tuple[Setting, ...]:
 
 
 def read_access(scanned: Scanned) -> Access:
-    """Read the options about the token and access. Raises UsageError."""
+    """Return the values of the options about the token. Raises UsageError."""
     file, fd = scanned.get("--token-file"), scanned.get("--token-fd")
     insecure = scanned.on("--insecure")
     check(fd, file, insecure=insecure)

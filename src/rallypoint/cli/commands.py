@@ -19,8 +19,8 @@ class Row(NamedTuple):
     about: str
     """The line in the help of all commands."""
     text: str = ""
-    """The help of a command about a job whose answer is one sentence (`watch/wishes.py`). Its
-    subject (`core/watch/questions.py`) has the name of the command."""
+    """The help of a command about a job whose answer is one sentence (`watch/wishes.py`); empty:
+    another command. Its subject (`core/watch/questions.py`) has the name of the command."""
     stops_workers: bool = False
     """Whether the user has to confirm the command in a terminal if no word names the job."""
 

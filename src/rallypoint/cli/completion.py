@@ -46,7 +46,7 @@ def _command(row: Row) -> Command:
 
 COMMANDS = tuple(_command(row) for row in ROWS.values() if row.name != COMPLETION.name)
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
-"""The possible first words of commands."""
+"""The possible first words of commands, by the command's name, where they are fixed."""
 
 
 def run(argv: list[str]) -> int:
@@ -126,7 +126,7 @@ def _fish() -> Iterator[str]:
 def _tcsh() -> Iterator[str]:
     """Yield the script for tcsh.
 
-    It does not know the command before an option: it offers those of all.
+    It can't tell which command stands before an option, so it offers the options of all commands.
     """
     rows = {flag: row for command in COMMANDS for flag, row in command.options.items()}
     names = " ".join(command.name for command in (*COMMANDS, COMPLETION))

@@ -25,7 +25,10 @@ WAIT_SHOWN_S = 2.0
 
 
 class Printer(Observer):
-    """An observer that writes through the relay, so that it never blocks."""
+    """The observer that writes events and the status line through the relay, and so never blocks.
+
+    The relay is the helper process that writes the workers' output.
+    """
 
     def __init__(self, config: AgentConfig, relay: Relay) -> None:
         output, alone = config.output, config.rendezvous.max_nodes == 1
@@ -54,7 +57,7 @@ class Printer(Observer):
             self._show_wait(view)
 
     def line(self, *texts: str) -> None:
-        """Write whole lines of Rallypoint's."""
+        """Write texts as whole lines of the agent's own."""
         self._relay.say(*texts)
 
     def clear_status(self) -> None:

@@ -35,10 +35,10 @@ class _Row(Struct, frozen=True):
 
 
 def explain(config: AgentConfig, scanned: Scanned, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines.
+    """Yield the lines of the explanation: the command, and each part of the policy with its source.
 
-    `scanned`: what `config` was read from, with what the surroundings say. `environ`: what workers
-    inherit.
+    `scanned`: the options that `config` was read from, with what a scheduler's environment adds.
+    `environ`: the environment that workers inherit.
     """
     yield f"rallypoint run would start: {' '.join(config.workers.argv)}"
     for row in (*_rows(config), *_environment(config, environ)):

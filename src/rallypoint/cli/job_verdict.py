@@ -64,7 +64,7 @@ WHERE is the --rdzv-endpoint of the job's nodes, where the job's record lies.
 
 
 class SummaryRead(Struct):
-    """The part of a summary that is read."""
+    """The fields that are read of a summary (`--json-summary`)."""
 
     outcome: str
     exit_code: Annotated[int, Meta(ge=0, le=255)]
@@ -74,7 +74,11 @@ class SummaryRead(Struct):
 
 
 def run(argv: list[str]) -> int:
-    """Return the job's exit code. Raises UsageError, InfrastructureError and HelpRequested."""
+    """Print how the job ended, and return its exit code.
+
+    Raises UsageError, InfrastructureError (also where nothing says how it ended), and
+    HelpRequested.
+    """
     scanned = with_hint(VERDICT, lambda: parse(VERDICT, argv, {}))
     (where,) = scanned.words
     if (job := scanned.get("--job") or scanned.get("--rdzv-id")) is not None:
@@ -103,7 +107,10 @@ def _of_summaries(where: str) -> int:
 
 
 def surest(said: Iterable[SummaryRead]) -> SummaryRead | None:
-    """Return the summary that counts, of all that nodes have left; None: none does."""
+    """Return the summary that counts, of all that nodes have left; None: there is none.
+
+    It is the one with the outcome that comes first in `Outcome`.
+    """
     known = [each for each in said if each.outcome in _SURE]
     return min(known, key=lambda each: _SURE.index(each.outcome), default=None)
 
@@ -130,7 +137,7 @@ def _read_directory(where: str) -> tuple[list[SummaryRead], list[str]]:
 
 
 class _NoSummaryError(UsageError):
-    """The file has other content than a summary."""
+    """The file is a directory, or has other content than a summary."""
 
 
 def _read(path: str) -> SummaryRead:

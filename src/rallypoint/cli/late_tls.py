@@ -61,7 +61,7 @@ _running: list[object] = []
 def load_tls_late() -> None:
     """Import asyncio without `ssl`, in a command's process.
 
-    Does nothing where either is there already, nor in a program that imports this.
+    Does nothing if either is imported already, and in a program that imports this package.
     """
     if not is_a_command() or sys.modules.keys() & {"asyncio", "ssl"}:
         return

@@ -43,17 +43,23 @@ class ThisHost:
     def count_workers(
         self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]
     ) -> int:
-        """Return the number of workers for `cpu`, `gpu`, `xpu` or `auto`."""
+        """Return how many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0: no such device.
+
+        `tell` gets a line if torch has to be asked, by this interpreter, which takes seconds.
+        """
         return count_workers(word, interpreter, environ, tell)
 
     def count_gpus(self, environ: Mapping[str, str]) -> int:
-        """Return how many GPUs a program sees, as far as the kernel and NVIDIA's library tell."""
+        """Return how many GPUs a program sees, as far as the kernel and NVIDIA's library tell.
+
+        Blocks for as long as the driver takes.
+        """
         from rallypoint.cli import accelerators
 
         return accelerators.look("gpu", environ, accelerators.ask_nvidia()).count
 
     def find_program(self, name: str) -> str | None:
-        """Return the path of a program, or None."""
+        """Return the path of a program in PATH, or None."""
         from shutil import which
 
         return which(name)
@@ -63,15 +69,15 @@ class ThisHost:
         return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
 
     def path_kind(self, path: str) -> str:
-        """Return `file`, `directory` or an empty text, for a more exact error."""
+        """Return `file` for anything that exists, except `directory`; empty: there is nothing."""
         if os.path.isdir(path):
             return "directory"
         return "file" if os.path.exists(path) else ""
 
     def head(self, path: str) -> bytes:
-        """Return how a file begins; nothing of what is no plain file: a pipe is read once.
+        """Return the first bytes of a file.
 
-        Raises OSError.
+        None of what is no plain file: a pipe is read only once. Raises OSError.
         """
         if not os.path.isfile(path):
             return b""
@@ -79,7 +85,10 @@ class ThisHost:
             return file.read(4096)
 
     def has_module(self, name: str) -> bool:
-        """Return whether this interpreter finds the module or its package. Imports none."""
+        """Return whether the module lies here, or this interpreter finds its top package.
+
+        Imports none.
+        """
         from importlib.util import find_spec
 
         top, path = name.partition(".")[0], name.replace(".", "/")
@@ -95,14 +104,17 @@ class ThisHost:
         return os.path.abspath(path)
 
     def read_text(self, path: str) -> str:
-        """Return the content of a small file. Raises OSError and UnicodeDecodeError."""
+        """Return the first 4096 characters of a text file.
+
+        Raises OSError and UnicodeDecodeError.
+        """
         with open(path, encoding="utf-8") as file:
             return file.read(4096)
 
     def read_whole(self, path: str) -> str:
         """Return the text of a file.
 
-        Raises UnicodeDecodeError, and OSError also for more than 4 MiB.
+        Raises UnicodeDecodeError, and OSError also for more than 2^22 characters.
         """
         with open(path, encoding="utf-8") as file:
             text = file.read((1 << 22) + 1)
@@ -111,9 +123,9 @@ class ThisHost:
         return text
 
     def ask_command(self, command: str, timeout_s: float) -> str | None:
-        """Return the output of a shell command; None if it fails or takes longer.
+        """Return the output of a shell command; None if it fails or takes longer than `timeout_s`.
 
-        Blocks meanwhile.
+        Blocks meanwhile; Ctrl-C raises KeyboardInterrupt.
         """
         from rallypoint.process.devices import ask_program
 
@@ -125,9 +137,9 @@ class ThisHost:
         return os.environ.get(password_variable(backend), "")
 
     def check_register(self, register: RegisterConfig) -> None:
-        """Check where records of jobs lie, without I/O.
+        """Check the settings of the place where records of jobs lie, without I/O.
 
-        Raises UsageError, also if this machine lacks what is needed.
+        Raises UsageError, also if this machine lacks what is needed, and RendezvousPlugInError.
         """
         from rallypoint.register.engines import Use, make
 
@@ -174,13 +186,13 @@ class ThisHost:
         return time.time()
 
     def random_id(self) -> str:
-        """Short enough to read aloud: `job-` and 40 random bits in base 32."""
+        """Return a random id that can be read aloud: `job-` and 40 random bits in base 32."""
         bits = int.from_bytes(os.urandom(5), "big")
         letters = "abcdefghijkmnpqrstuvwxyz23456789"
         return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))
 
     def handlers(self) -> Sequence[str]:
-        """Return the known rendezvous backends besides the coordinator's."""
+        """Return the names of the library's rendezvous backends, with those of packages."""
         from rallypoint.elastic.rendezvous.api import known_backends
 
         return known_backends()
@@ -207,7 +219,11 @@ def count_workers(
     ask: AskInterpreter | None = None,
     root: str = "/",
 ) -> int:
-    """Return how many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0: no such device."""
+    """Return how many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0: no such device.
+
+    With `auto`, one for each CPU if there is no device. `tell` gets a line if torch has to be
+    asked, by this interpreter, which takes seconds.
+    """
     if word == "cpu":
         return cpu_count()
     from rallypoint.cli import accelerators
@@ -226,7 +242,7 @@ def count_workers(
 
 
 def brief(path: str) -> str:
-    """Return a path as a user may type it in a shell: with `~` for the home."""
+    """Return the absolute path as a user may type it in a shell: with `~` for the home."""
     from shlex import quote
 
     from rallypoint.coordinator.client.token import user_home

@@ -132,7 +132,7 @@ RUN = Command("run", _TOP, GROUPS, _BOTTOM, ("SCRIPT",), runs_a_script=True, ign
 def default_of(row: Setting) -> str:
     """Return the default of an option of `run` in words; empty: none.
 
-    From the struct that has it.
+    It is the option's own text, or else the default of the configuration's field.
     """
     if row.default or not row.target or not row.metavar:
         return row.default
@@ -151,10 +151,11 @@ def parse_run(
     environ: Mapping[str, str] | None = None,
     machine: ThisHost | None = None,
 ) -> AgentConfig:
-    """Read `rallypoint run`'s words (without the program's and the command's name).
+    """Return the configuration for the words of `rallypoint run`, without these two words.
 
-    Raises UsageError, HelpRequested, CompletionRequested or ExplainRequested. May ask the worker's
-    interpreter how many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
+    Raises UsageError, HelpRequested, CompletionRequested or ExplainRequested, and
+    RendezvousPlugInError for an unusable plug-in. May ask the worker's interpreter how many
+    accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
     scanned = scan_run(argv, environ)
@@ -162,9 +163,9 @@ def parse_run(
 
 
 def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
-    """Return the options of a command line and of the environment, not read yet.
+    """Return the options of a command line and of the environment, as texts.
 
-    Raises as `parse_run`.
+    Raises UsageError, HelpRequested or CompletionRequested.
     """
     scanned = without_empty(parse(RUN, argv, environ))
     if (shell := scanned.read(RUN, "--print-completion")) is not None:
@@ -175,9 +176,11 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
 def read_run(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, remarks: Sequence[str] = ()
 ) -> AgentConfig:
-    """Return the configuration of a scanned command line; variables give no options here.
+    """Return the configuration of a scanned command line.
 
-    `remarks` are further lines for the user.
+    The variables of options were read before; `environ` has other facts, such as a scheduler's.
+    `remarks` are further lines for the user. Raises UsageError, RendezvousPlugInError for an
+    unusable plug-in, and ExplainRequested for --explain.
     """
     notices = list(remarks)
     need_a_script(scanned)
@@ -210,7 +213,7 @@ def read_run(
 
 
 def read_access(reading: Reading, environ: Mapping[str, str] | None) -> AccessConfig:
-    """Return the token of the environment counts where none is given."""
+    """Return the options about the token; without one, the token of the environment counts."""
     usual: Fields = {"token_text": environ_token(environ)}
     return AccessConfig(**usual | reading.fields["access"])
 

@@ -65,7 +65,7 @@ class ExplainRequested(Exception):
 
 
 class UnknownOptionError(UsageError):
-    """The command does not have an option of the command line."""
+    """The command line has an option that the command does not have."""
 
     def __init__(self, option: str, hint: str = "") -> None:
         super().__init__(f"{shown(option)}: unknown option{hint}")
@@ -79,7 +79,7 @@ class CompletionRequested(Exception):
 class Scanned(Struct, frozen=True):
     """The options of a command line: `values[flag]` has the values in order.
 
-    `empty` has the flags that were left out because their value was empty.
+    `words` are the others. `empty` has the flags that were left out because their value was empty.
     """
 
     words: tuple[str, ...]
@@ -87,7 +87,7 @@ class Scanned(Struct, frozen=True):
     empty: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Given | None:
-        """Return the value that counts; None if none was given."""
+        """Return the last value of an option, which counts; None: none was given."""
         given = self.values.get(name)
         return given[-1] if given else None
 
@@ -104,18 +104,27 @@ class Scanned(Struct, frozen=True):
         return default if given is None else reading.read(command.options[name], given)
 
     def on(self, name: str) -> bool:
-        """Is the switch on? Words and numbers count, as `PET_STANDALONE=true`."""
+        """Return whether the switch is on. Raises UsageError.
+
+        Its value may be a word or a number, as in `PET_STANDALONE=true`.
+        """
         value = self.get(name)
         return value is not None and truth(value)
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """The least and the largest number of working nodes. Raises UsageError."""
+        """The least and the largest number of working nodes; one if not given.
+
+        Raises UsageError.
+        """
         given = self.get("--nnodes")
         return nodes(given) if given else (1, 1)
 
     def conf(self) -> Iterator[tuple[str, Given]]:
-        """Yield the keys of `--rdzv-conf`, and those that a program gave. Raises UsageError."""
+        """Yield the keys and values of `--rdzv-conf`, and those that a program gave.
+
+        Raises UsageError.
+        """
         given = self.get("--rdzv-conf")
         for key, text in reading.conf_words(given) if given is not None else ():
             yield key, Given(text, f"--rdzv-conf {key}={text}")
@@ -131,7 +140,7 @@ class Scanned(Struct, frozen=True):
         return replace(self, values=rest)
 
     def fields(self, rows: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
-        """Parse all given values, as the rows of these names define them. Raises UsageError.
+        """Parse all given values, as the rows of these option names define them. Raises UsageError.
 
         The result is by section of `AgentConfig`, and by field; fields that were not given keep
         their defaults. A choice has the type of its default. Values without a field are only
@@ -162,10 +171,10 @@ def with_hint(command: Command, read: Callable[[], T]) -> T:
 
 
 def parse(command: Command, argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
-    """Read `argv` (without the names of the program and the command), then twins in `environ`.
+    """Read `argv` (without the program's and the command's name), and return its options and words.
 
-    Raises UsageError for an unknown option, a missing value or a wrong number of words,
-    HelpRequested for --help.
+    For options that it lacks, environment variables count. Raises UsageError for an unknown option,
+    a missing value or a wrong number of words, HelpRequested for --help.
     """
     return _Parse(command, argv).run(environ)
 
@@ -298,9 +307,9 @@ class _Parse:
 
 
 def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:
-    """Return the whole help, at most 80 columns wide.
+    """Return the whole help of a command, at most 80 columns wide.
 
-    `default_of`: in words, empty if there is none.
+    `default_of` returns the default of an option in words; empty: there is none.
     """
     parts = [command.top]
     for title, rows in command.groups:
@@ -319,7 +328,10 @@ def paragraph(text: str) -> str:
 
 
 def entry(about: str, head: str, *, column: int = _COLUMN) -> Iterable[str]:
-    """`head` and, in the second column, `about`; a long head has its own line. At most 79 wide."""
+    """Return lines with `head` and, in the second column, `about`; at most 79 characters wide.
+
+    A long head has its own line.
+    """
     lines = [head] if head and len(head) > column - 2 else []
     line = "" if lines else head
     for word in about.split():

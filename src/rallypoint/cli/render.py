@@ -17,7 +17,10 @@ PROGRAM = "rallypoint"
 
 
 def clock_text(at: float, zone: tzinfo | None = None, *, precise: bool = False) -> str:
-    """`12:04:05`, with milliseconds if `precise`; in local time if `zone` is None."""
+    """Return a time as `12:04:05`, with milliseconds if `precise`.
+
+    In local time if `zone` is None.
+    """
     moment = datetime.fromtimestamp(at, UTC).astimezone(zone)
     return moment.strftime("%H:%M:%S") + (f".{moment.microsecond // 1000:03}" if precise else "")
 
@@ -35,7 +38,7 @@ def iso_text(at: float) -> str:
 
 
 def render_event(event: AgentEvent, *, show_node: bool = False, zone: tzinfo | None = None) -> str:
-    """Return an event as one line for printing."""
+    """Return an event as one line for printing, in local time if `zone` is None."""
     node = f" {event.node}" if show_node and event.node else ""
     return f"{PROGRAM} {clock_text(event.at, zone)}{node}: {event.message}"
 
@@ -55,7 +58,7 @@ def render_event_json(event: AgentEvent) -> JsonLine:
 
 
 def render_status(view: StatusView, width: int) -> str:
-    """Return the status line, cut to `width` characters."""
+    """Return the status line of an agent's console, cut to `width` characters."""
     parts = [f"round {view.round}"]
     restarts = f"restarts {view.restarts}/{view.max_restarts}"
     if view.waiting_for:
@@ -74,7 +77,7 @@ def render_status(view: StatusView, width: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """`12 s`, `3 min 5 s`, `2 h 3 min`."""
+    """Return a duration as `12 s`, `3 min 5 s` or `2 h 3 min`."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

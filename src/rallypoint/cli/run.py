@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code.
+    """Run `rallypoint run` and return its exit code. Blocks until this node's part of the job ends.
 
-    Does not raise for a failure of the job.
-
-    Raises HelpRequested and CompletionRequested, and UsageError or InfrastructureError for an
-    invalid command line.
+    A failure of the job does not raise. An invalid command line raises UsageError or
+    InfrastructureError; options that ask for a text raise HelpRequested, CompletionRequested or
+    ExplainRequested.
     """
     hold_early_signals()
     config = with_hint(RUN, lambda: parse_run(argv))
@@ -115,7 +114,10 @@ def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
-    """Return why nodes that waited in vain may not have seen each other's records."""
+    """Return a line on why nodes that waited in vain may not have seen each other's records.
+
+    Empty: there is no known reason.
+    """
     if register is None:
         return ()
     from rallypoint.register.engines import Use, make
@@ -125,9 +127,9 @@ def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
 
 
 def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
-    """Write the cause of the failure to the error file that another launcher gave this agent.
+    """Write the cause of the failure to the error file that a launcher of this agent wants.
 
-    It is the error of the worker that failed first, or else this one.
+    It is the error of the worker that failed first, or else `error`.
     """
     from rallypoint.worker.error_file import error_file_asked_for, get_error_handler
 

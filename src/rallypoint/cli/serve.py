@@ -197,9 +197,9 @@ class _Options(Struct, frozen=True):
     port: int
     access: access.Access
     register: RegisterConfig | None
-    """The place where jobs are kept; None: they are not."""
+    """The place of the jobs' records; None: there are no records."""
     place_flag: str
-    """The option that gave the place."""
+    """The option that gave the place of the records."""
     is_candidate: bool
     metrics: Endpoint | None
     history: str | None
@@ -245,7 +245,7 @@ class _Server:
             self._metrics = CoordinatorMetrics()
 
     async def run(self) -> int:
-        """Serve until a signal ends it. Raises as the function `run`."""
+        """Serve until a signal ends it, and return the exit code. Raises as the function `run`."""
         options, lines = self._options, self._lines
         listeners = bind(options.host, await own_addresses(options.host), options.port)
         metrics_at = None if options.metrics is None else _bind_metrics(options.metrics)
@@ -287,16 +287,17 @@ class _Server:
         return code
 
     def close(self) -> str:
-        """Return when the loop has ended: write the rest of the histories.
+        """Write the rest of the histories, when the loop has ended.
 
         Returns what was lost, for a person. Blocks, for 2 s at most.
         """
         return "" if self._history is None else self._history.close(CLOSE_S)
 
     async def _engine(self) -> Engine | None:
-        """Prepare the engine that keeps the jobs, and return it; None: jobs are not kept.
+        """Prepare the engine that keeps the jobs' records, and return it.
 
-        Raises UsageError or InfrastructureError if they can't be kept there.
+        None: there are no records. A fault that may be temporary is only reported. Other faults
+        raise UsageError or InfrastructureError.
         """
         options, lines = self._options, self._lines
         if options.register is None:
@@ -398,7 +399,7 @@ def _history(directory: Given | None) -> str | None:
 
 
 def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:
-    """Return the place where jobs are kept, and the option that gave it. Raises UsageError."""
+    """Return the place of the jobs' records, and the option that gave it. Raises UsageError."""
     machine, directory = ThisHost(), scanned.get("--data-dir")
     backend = scanned.read(SERVE, "--rdzv-backend")
     if directory is not None and not directory.text.strip():

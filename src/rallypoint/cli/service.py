@@ -29,7 +29,10 @@ _LAST_LINES_S = 2.0
 
 
 class EventLines:
-    """Writes lines to stderr from a thread: a terminal that was paused must not stop the jobs."""
+    """The writer of event lines to stderr, in a thread.
+
+    A terminal that was paused must not stop the jobs.
+    """
 
     def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
         self._json, self._quiet = json, quiet
@@ -37,12 +40,12 @@ class EventLines:
         self._reported_lost = 0
 
     def record(self, run_id: str, record: Record) -> None:
-        """Report an event of a job, or (without a run id) of an unauthenticated connection."""
+        """Report an event of a job, or (with an empty run id) one that belongs to no job."""
         text = f"{job_name(run_id)}: {record.text}" if run_id else record.text
         self.say(replace(record, text=text), run_id)
 
     def say(self, record: Record, run_id: str = "") -> None:
-        """Never blocks.
+        """Queue a line about an event; nothing with `quiet`. Never blocks.
 
         A line that does not fit into the queue is counted, and the next one has the count.
         """
@@ -58,7 +61,7 @@ class EventLines:
             self._reported_lost = lost
 
     def close(self) -> None:
-        """Wait up to 2 s for lines that are not written yet."""
+        """Wait up to 2 s until the queued lines are written."""
         self._lines.close(_LAST_LINES_S)
 
 
@@ -69,7 +72,7 @@ def port_option(default: int) -> Setting:
 
 
 async def own_addresses(host: str) -> tuple[Address, ...]:
-    """Return the addresses of `--host`. Raises UsageError if it can't be resolved."""
+    """Return the addresses of `--host`, a name or an address. Raises UsageError if it has none."""
     found = await resolve(Endpoint(host, 0))
     if isinstance(found, NotYet):
         raise UsageError(f"--host {shown(host)}: {found.reason}; use an address of this machine")
@@ -77,10 +80,10 @@ async def own_addresses(host: str) -> tuple[Address, ...]:
 
 
 def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
-    """Return listening sockets, one for each address of `host`.
+    """Return listening sockets on the addresses of `host` that are this machine's.
 
-    Raises UsageError if an address is not this machine's or the port is in use, InfrastructureError
-    if the system refuses.
+    Raises UsageError if none is this machine's, or the port is in use or not permitted. Raises
+    InfrastructureError if the system refuses.
     """
     bound = try_bind(addresses, port)
     if not isinstance(bound, BindRefused):
@@ -106,7 +109,10 @@ def notify(state: str) -> None:
 
 
 class EndingSignal:
-    """SIGTERM and SIGINT end a command: made in its event loop, which they no longer interrupt."""
+    """The wait for SIGTERM or SIGINT, which ends a command.
+
+    It is made in the command's event loop, which these signals no longer interrupt from then on.
+    """
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()

@@ -119,10 +119,10 @@ class _Options(Struct, frozen=True):
 
 
 def run(argv: list[str]) -> int:
-    """Serve until a signal ends it, and return 128 + its number. Blocks; for the main thread.
+    """Serve a key-value store until a signal ends it, and return 128 + the signal's number.
 
-    Raises UsageError when it can't start, InfrastructureError when the system refuses, and
-    HelpRequested.
+    Blocks; for the main thread. Raises UsageError when it can't start, InfrastructureError when the
+    system refuses, and HelpRequested.
     """
     options = with_hint(STORE, lambda: _parse(argv))
     limits = StoreLimits(

@@ -36,12 +36,17 @@ def _in_directory(path: str, node: str) -> str:
 
 
 class JobReport:
-    """Opened before anything is started; then `ended` and `close`, or `failed`."""
+    """The last reports of one run: events, metrics, the kept end of the job, and `--json-summary`.
+
+    It is made before anything is started. At the end either `ended` and `close` are called, or
+    `failed`.
+    """
 
     def __init__(self, config: AgentConfig, print_line: Callable[[str], None]) -> None:
-        """Open the report as `Telemetry` is opened.
+        """Open the telemetry, and check the file of `--json-summary`.
 
-        Raises UsageError also where the summary can't be written.
+        `print_line` prints a line for the user. Raises UsageError, also where the summary can't be
+        written.
         """
         self._config = config
         path = config.observe.json_summary
@@ -52,7 +57,7 @@ class JobReport:
             self._file = SummaryFile(path)
         self._ended: Ending | None = None
         self.tells_where = False
-        """The last line says where the end of the job is kept."""
+        """Whether the last line is to say where the end of the job is kept."""
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
@@ -63,7 +68,7 @@ class JobReport:
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
-        """Report the error that ends this agent, even after the job's end."""
+        """Report the error that ends this agent, even after the job's end, and close."""
         self._ended, self.tells_where = ending(error), False
         if self.telemetry.keeping is not None:
             self.telemetry.keeping.ended(self._ended)
@@ -84,7 +89,7 @@ class JobReport:
             say(f"    {text}")
 
     def close(self, exit_code: int) -> None:
-        """Flush events and metrics, and write the summary.
+        """Flush events and metrics, write the kept end of the job, and the summary.
 
         May block for seconds; a signal ends only that wait.
         """
@@ -145,7 +150,7 @@ class SummaryFile:
             raise UsageError(text) from error
 
     def write(self, summary: Mapping[str, object]) -> None:
-        """Write the summary. Raises OSError when there is no room; then nothing is left behind."""
+        """Write the summary. Raises OSError if it can't be written; then nothing is left behind."""
         import json  # only now: a start has no use for it
 
         # ASCII: no text is read as anything else, also with bytes in it that are no UTF-8.

@@ -60,12 +60,15 @@ def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool
 
 
 def word(text: str) -> Given:
-    """Make the value of a word that is not an option."""
+    """Return a word that is not an option, without blanks around it, as a value for the readers."""
     return Given(text.strip(), shown(text))
 
 
 def place(value: Given, needs: str, *, expand: bool = True) -> str:
-    """Read the value as a path. `needs` says what kind of file. Raises UsageError."""
+    """Return the value as a path. `needs` says in errors what kind of file. Raises UsageError.
+
+    `expand`: `~` is replaced by the user's home.
+    """
     try:
         return local_path(value.text, f"needs {needs}", expand=expand)
     except ValueError as error:
@@ -83,14 +86,17 @@ def _path_in(row: Setting, text: str) -> tuple[str, str]:
 
 
 def name(value: Given) -> str:
-    """Return a name of a job, a node or a kind of worker; empty: none."""
+    """Return a valid name of a job, a node or a kind of worker; empty: none. Raises UsageError."""
     if value.text and not is_name(value.text):
         raise value.wrong(f"needs 1 to {MAX_NAME_BYTES} bytes of printable characters")
     return value.text
 
 
 def truth(value: Given) -> bool:
-    """Read a boolean word or number. Raises UsageError."""
+    """Return whether a word or number means yes: true, yes, on or 1, for example.
+
+    Raises UsageError.
+    """
     word = value.text.strip().lower()
     if word in _TRUE or (word.isdecimal() and int(word) != 0):
         return True
@@ -100,7 +106,7 @@ def truth(value: Given) -> bool:
 
 
 def integer(value: Given) -> int:
-    """Return a whole number in plain digits, perhaps negative."""
+    """Return a whole number in plain digits, perhaps negative. Raises UsageError."""
     digits = value.text.strip()
     plain = digits.removeprefix("-")
     if not plain.isascii() or not plain.isdigit() or len(plain) > _MAX_DIGITS:
@@ -109,7 +115,10 @@ def integer(value: Given) -> int:
 
 
 def networks(value: Given) -> tuple[str, ...]:
-    """Parse CIDRs or single addresses, separated by commas, into their plain form."""
+    """Return CIDRs, or single addresses, separated by commas, in their plain form.
+
+    Raises UsageError.
+    """
     found = []
     for text in value.text.split(","):
         try:
@@ -122,7 +131,7 @@ def networks(value: Given) -> tuple[str, ...]:
 
 
 def integer_within(value: Given, least: int, most: int) -> int:
-    """Parse a whole number of this range."""
+    """Return a whole number from `least` to `most`. Raises UsageError for any other value."""
     number = integer(value)
     if not least <= number <= most:
         raise value.wrong(f"needs {least} to {most}")
@@ -130,7 +139,7 @@ def integer_within(value: Given, least: int, most: int) -> int:
 
 
 def seconds(value: Given, *, positive: bool = False) -> float:
-    """Return a number of seconds, not negative; more than zero if `positive`."""
+    """Return a number of seconds, not negative; more than zero if `positive`. Raises UsageError."""
     try:
         number = float(value.text)
     except ValueError:
@@ -143,7 +152,11 @@ def seconds(value: Given, *, positive: bool = False) -> float:
 
 
 def hang_timeout(row: Setting, value: Given) -> tuple[Given, tuple[tuple[str, float], ...]]:
-    """`SECONDS,PHASE=SECONDS,...`: the part before the first comma, and the limits of phases."""
+    """Split `SECONDS,PHASE=SECONDS,...`: return the part before the first comma, and the limits.
+
+    The limits are pairs of a phase's name and its value, read as the setting `row`. Raises
+    UsageError.
+    """
     from rallypoint.worker.shm import is_phase_name
 
     usual, _, rest = value.text.partition(",")
@@ -158,12 +171,12 @@ def hang_timeout(row: Setting, value: Given) -> tuple[Given, tuple[tuple[str, fl
 
 
 def port(value: Given) -> int:
-    """Return a port number; 0: the system chooses."""
+    """Return a port number; 0: the system chooses. Raises UsageError."""
     return _of_address(value, lambda text: read_port(text.strip(), 0))
 
 
 def ports(value: Given) -> tuple[int, int]:
-    """Parse `FIRST-LAST`, or one port."""
+    """Return the first and the last port of `FIRST-LAST`, or of one port. Raises UsageError."""
     first, dash, last = (part.strip() for part in value.text.partition("-"))
     last = last if dash else first
     if not is_port(first) or not is_port(last) or not 0 < int(first) <= int(last):
@@ -172,7 +185,7 @@ def ports(value: Given) -> tuple[int, int]:
 
 
 def choice(value: Given, known: Sequence[str]) -> str:
-    """Parse one of `known`, without abbreviations."""
+    """Return the value, which must be one of `known`, not abbreviated. Raises UsageError."""
     if value.text not in known:
         raise value.wrong(f"needs one of {', '.join(known)}{nearest(value.text, known)}")
     return value.text
@@ -181,7 +194,8 @@ def choice(value: Given, known: Sequence[str]) -> str:
 def is_by_register(backend: str) -> bool:
     """Return whether a job with this backend has a register, so that any node may lead.
 
-    Reads packages' entry points only for an unknown name.
+    Reads packages' entry points only for an unknown name. Raises RendezvousPlugInError for an
+    unusable offer of a package.
     """
     if backend in ENGINE_NAMES or backend in BY_ENDPOINT:
         return backend in ENGINE_NAMES
@@ -191,9 +205,10 @@ def is_by_register(backend: str) -> bool:
 
 
 def engine(value: Given, known: Sequence[str]) -> str:
-    """Parse one of `known`, or the name of a package's engine of records.
+    """Return the value: one of `known`, or the name of an engine that a package offers for records.
 
-    Reads packages' entry points only for an unknown name.
+    Reads packages' entry points only for an unknown name. Raises UsageError, and
+    RendezvousPlugInError for an unusable offer.
     """
     if value.text in known or is_by_register(value.text):
         return value.text
@@ -203,7 +218,7 @@ def engine(value: Given, known: Sequence[str]) -> str:
 
 
 def nodes(value: Given) -> tuple[int, int]:
-    """`N` or `MIN:MAX`, with 1 <= MIN <= MAX."""
+    """Return least and most of `N` or `MIN:MAX`, with 1 <= MIN <= MAX. Raises UsageError."""
     low, colon, high = value.text.partition(":")
     try:
         least = integer(Given(low, value.origin))
@@ -216,14 +231,18 @@ def nodes(value: Given) -> tuple[int, int]:
 
 
 def host(value: Given) -> str:
-    """Return a name or an address without a port; brackets around IPv6 are taken off."""
+    """Return a host name, or an address without brackets; it has no port. Raises UsageError."""
     return _of_address(value, checked_host)
 
 
 def endpoint(
     value: Given, default_port: int = DEFAULT_COORDINATOR_PORT, least_port: int = 0
 ) -> Endpoint:
-    """`HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port."""
+    """Read `HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port.
+
+    `default_port` counts where there is none. Raises UsageError, also for a port below
+    `least_port`.
+    """
     if "," in value.text:
         raise value.wrong(
             "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
@@ -240,7 +259,7 @@ def endpoint(
 
 
 def listen_at(value: Given) -> Endpoint:
-    """`PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
+    """Read `PORT` on loopback, or `HOST:PORT`; port 0: the system chooses. Raises UsageError."""
     text = value.text.strip()
     name, colon, digits = text.rpartition(":")
     if ":" in name and not name.startswith("["):
@@ -258,7 +277,7 @@ def _of_address(value: Given, read_text: Callable[[str], T]) -> T:
 
 
 def conf_words(value: Given) -> Iterator[tuple[str, str]]:
-    """Parse `KEY=VALUE,...` of `--rdzv-conf`."""
+    """Yield the key and value of each part of `KEY=VALUE,...`. Raises UsageError."""
     for part in value.text.split(","):
         if not part.strip():
             continue
@@ -271,7 +290,10 @@ def conf_words(value: Given) -> Iterator[tuple[str, str]]:
 
 
 def output_map(value: Given) -> str:
-    """`0` to `3` for all workers, or `RANK:0-3,...`; returned as it was written."""
+    """Check `0` to `3` for all workers, or `RANK:0-3,...`, and return it as it was written.
+
+    Raises UsageError.
+    """
     for part in value.text.split(","):
         rank, colon, streams = part.strip().rpartition(":")
         digits = rank.removeprefix("g")
@@ -283,7 +305,7 @@ def output_map(value: Given) -> str:
 
 
 def module_names(value: Given) -> tuple[str, ...]:
-    """Parse comma-separated names of Python modules, each once."""
+    """Return names of Python modules, separated by commas, each once. Raises UsageError."""
     names = dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip())
     for name in names:
         if not all(word.isidentifier() for word in name.split(".")):
@@ -294,7 +316,7 @@ def module_names(value: Given) -> tuple[str, ...]:
 
 
 def variable_names(value: Given) -> tuple[str, ...]:
-    """Comma-separated names of variables, or patterns of names."""
+    """Return names of variables, or patterns of names, separated by commas. Raises UsageError."""
     names = tuple(name.strip() for name in value.text.split(",") if name.strip())
     if not names or not all(is_name(name) and "=" not in name for name in names):
         raise value.wrong("needs names of variables, for example SLURM_PROCID or 'SLURM_*'")
@@ -302,7 +324,10 @@ def variable_names(value: Given) -> tuple[str, ...]:
 
 
 def env_styles(value: Given, known: Sequence[str]) -> tuple[str, ...]:
-    """Parse comma-separated styles, without torch's, which workers have in any case."""
+    """Return styles of variables, separated by commas, but not torch's, which always applies.
+
+    Raises UsageError for one that is not in `known`.
+    """
     return tuple(word for word in _choices(value, known) if word != "torch")
 
 
@@ -312,7 +337,7 @@ def _choices(value: Given, known: Sequence[str]) -> list[str]:
 
 
 def signal_names(value: Given) -> tuple[str, ...]:
-    """Parse comma-separated names of signals that a process may handle."""
+    """Return names of signals that a process may handle, separated by commas. Raises UsageError."""
     import signal
 
     known = [s.name for s in signal.Signals if s not in (signal.SIGKILL, signal.SIGSTOP)]
@@ -325,7 +350,10 @@ def signal_names(value: Given) -> tuple[str, ...]:
 
 
 def one_signal(value: Given) -> str:
-    """Parse the name of a signal that a process may handle, with or without SIG."""
+    """Return the name of a signal that a process may handle; SIG may be left out.
+
+    Raises UsageError.
+    """
     name = value.text.strip().upper()
     if not name or "," in name:
         raise value.wrong("needs one signal, for example SIGUSR1")
@@ -333,7 +361,10 @@ def one_signal(value: Given) -> str:
 
 
 def preempt_notice(value: Given) -> str:
-    """Return a file, or `cmd:` and a command of the shell."""
+    """Return the value: a file, or `cmd:` and a shell command.
+
+    Raises UsageError for an empty one.
+    """
     kind, colon, command = value.text.partition(":")
     if not value.text.strip() or (kind == "cmd" and colon and not command.strip()):
         raise value.wrong("needs a file, or cmd:COMMAND")
@@ -341,7 +372,11 @@ def preempt_notice(value: Given) -> str:
 
 
 def event_handler(value: Given, known: Callable[[], Sequence[str]]) -> str:
-    """`NAME` or `NAME:ARGUMENT`; what other packages offer is only asked for if need be."""
+    """Return `NAME` or `NAME:ARGUMENT`, whose name is that of an event handler. Raises UsageError.
+
+    `known` returns the handlers, also those of packages; it is called only for a name that is not
+    built in.
+    """
     name = value.text.partition(":")[0]
     if value.text in ("jsonl", "jsonl:"):
         raise value.wrong("needs a file: jsonl:FILE")
@@ -357,20 +392,26 @@ def event_handler(value: Given, known: Callable[[], Sequence[str]]) -> str:
 
 
 def summary_file(value: Given) -> str:
-    """Parse a file to write, or a directory with a slash at its end, for a file of each node."""
+    """Return a file to write, or a directory, with a slash at its end, for a file of each node.
+
+    Raises UsageError.
+    """
     path = value.text.rstrip("/")
     return f"{path}/" if path and value.text.endswith("/") else file_to_write(value)
 
 
 def file_to_write(value: Given) -> str:
-    """Return a path; not `-`, and none that ends like a directory's."""
+    """Return a path; UsageError for `-`, and for one that ends like a directory's."""
     if value.text in ("", "-", ".", "..") or value.text.endswith("/") or "\0" in value.text:
         raise value.wrong("needs the name of a file")
     return value.text
 
 
 def exit_codes(value: Given) -> tuple[int, ...]:
-    """Comma-separated exit codes, 1 to 255. Each once, in order: all nodes must have the same."""
+    """Return exit codes, 1 to 255, separated by commas. Raises UsageError.
+
+    Each is returned once, in order: all nodes must have the same.
+    """
     codes = set()
     for part in value.text.split(","):
         digits = part.strip()
@@ -381,7 +422,10 @@ def exit_codes(value: Given) -> tuple[int, ...]:
 
 
 def exit_override(value: Given) -> tuple[tuple[str, int]]:
-    """Parse `CLASS=N` of --exit-code."""
+    """Return the class and the exit code in `CLASS=N` of --exit-code, as one pair.
+
+    Raises UsageError.
+    """
     classes = (*CODES, *FINER)
     name, equals, digits = value.text.partition("=")
     right = digits.isascii() and digits.isdigit() and int(digits) < 256
@@ -391,7 +435,7 @@ def exit_override(value: Given) -> tuple[tuple[str, int]]:
 
 
 def size(value: Given) -> int:
-    """Return a number of bytes, as `500M` or `2G`."""
+    """Return a number of bytes, as `500M` or `2G`, in powers of 1024. Raises UsageError."""
     found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:I?B)?", value.text.strip().upper())
     if found is None or not int(found[1]):
         raise value.wrong("needs a number of bytes, with K, M or G if you like, for example 100M")
@@ -399,7 +443,10 @@ def size(value: Given) -> int:
 
 
 def progress_pattern(value: Given) -> str:
-    """Return the name of a profile, or a regular expression with a group `step`, as written."""
+    """Return the name of a profile, or a regular expression with a group `step`, as written.
+
+    Raises UsageError.
+    """
     from rallypoint.process.relay.pattern import ProgressPattern
 
     try:
@@ -410,12 +457,15 @@ def progress_pattern(value: Given) -> str:
 
 
 def trackers(value: Given) -> tuple[str, ...]:
-    """Comma-separated names of trackers of experiments, each once."""
+    """Return names of trackers of experiments (wandb, mlflow), each once. Raises UsageError."""
     return tuple(dict.fromkeys(_choices(value, ("wandb", "mlflow"))))
 
 
 def texts(value: Given) -> tuple[str, ...]:
-    """Parse texts separated by commas; two commas stand for one that is part of a text."""
+    """Return texts separated by commas; two commas stand for one within a text.
+
+    Raises UsageError.
+    """
     if not value.text:
         return ()
     # No argument and no variable can hold a null.
@@ -427,7 +477,7 @@ def texts(value: Given) -> tuple[str, ...]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing when no known word is near."""
+    """Return `; did you mean X?` with the nearest known word, or nothing if none is near."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, list(known), n=1)
@@ -468,7 +518,10 @@ PLAIN = frozenset({*_READERS, "choice", "engine", "styles"})
 
 
 def read(row: Setting, value: Given) -> Any:
-    """Return the value of a setting. A number is in the range of the row. Raises UsageError."""
+    """Parse the value of a setting by its kind; numbers must be in its range. Raises UsageError.
+
+    An engine's name may also raise RendezvousPlugInError.
+    """
     if row.kind == "choice":
         return choice(value, row.metavar.split("|"))
     if row.kind == "styles":

@@ -56,7 +56,7 @@ _RUN_AGAIN = (
 
 
 class VerdictView(Ending, frozen=True, kw_only=True):
-    """The facts in the last lines of an agent."""
+    """The facts that an agent's last lines tell of the job's end."""
 
     run_id: str
     elapsed_s: float
@@ -67,7 +67,7 @@ class VerdictView(Ending, frozen=True, kw_only=True):
     goodput: GoodputView | None = None
     """The use of the job's time, if known."""
     advice: str = ""
-    """The next step, where no worker has caused the end."""
+    """The next step for the user, where no worker has caused the end; empty: none."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -78,10 +78,11 @@ class VerdictView(Ending, frozen=True, kw_only=True):
 def verdict_lines(
     view: VerdictView, *, quiet: bool = False, whole: bool = True, zone: tzinfo | None = None
 ) -> tuple[str, ...]:
-    """Return the last lines.
+    """Return the last lines of an agent, which tell how the job ended.
 
-    A success is one line, or none if `quiet`. A run that started nothing always says so: a script
-    that runs a job again by mistake has no other sign of it. A failure is one line if not `whole`.
+    A success is one line and the job's goodput if known, or nothing if `quiet`. A run that started
+    nothing always says so: a script that runs a job again by mistake has no other sign of it. A
+    failure is one line if not `whole`.
     """
     name = job_name(view.run_id)
     job = f"{PROGRAM}: {name}"
@@ -209,9 +210,11 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
 
 
 def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
-    """Return the exit code: 128 + n for an end by a signal, else that of the class.
+    """Return the agent's exit code: 128 + n for an end by a signal, else that of the class.
 
-    `elapsed_s` is the time since the start.
+    `stop` may replace codes of classes. `elapsed_s` is the time in seconds since the start. Shortly
+    before the time at which this node leaves, and later, a signal other than SIGINT counts as a
+    failure of the infrastructure.
     """
     name, verdict = finish.outcome.exit_class, finish.verdict
     leave_in_s = stop.leave_in_s
@@ -231,7 +234,7 @@ def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
 NEAR_LIMIT_S = 60.0
 """How long before its time limit a scheduler may send its signal, in seconds."""
 FEW_NODES = 4
-"""The most nodes that all print the whole report."""
+"""The most nodes of a job in which each node prints the whole report."""
 
 
 def verdict_view(
@@ -240,10 +243,11 @@ def verdict_view(
     max_restarts: int = 0,
     stop: StopConfig | None = None,
 ) -> VerdictView:
-    """Return the view.
+    """Return the facts for an agent's last lines.
 
-    `goodput`: of the whole job, if that is known. `max_restarts`: that this node was started with,
-    which counts where it has no verdict of the job. `stop`: the same.
+    `goodput`: of the whole job, if that is known. `max_restarts`: the value that this node was
+    started with, which counts where it has no verdict of the job. `stop`: how this node was to be
+    stopped; None: no advice.
     """
     how, verdict = end.finish.ending, end.finish.verdict
     view = VerdictView(
@@ -314,7 +318,7 @@ def _reason(text: str, cause: Cause | None) -> str:
 
 
 def ending(error: BaseException) -> Ending:
-    """Return the ending of the job for an error that ended the agent."""
+    """Return the ending of the job, as this agent knows it, for an error that ended the agent."""
     if isinstance(error, RallypointError):
         return Ending(BY_CLASS[error.exit_class], str(error))
     return Ending(Outcome.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

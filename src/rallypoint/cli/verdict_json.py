@@ -34,7 +34,7 @@ SCHEMA = 1
 
 
 def verdict_json(view: VerdictView) -> JsonLine:
-    """Return the verdict as a JSON object, with `event` = `verdict`."""
+    """Return the facts of an agent's last lines as a JSON object, with `event` = `verdict`."""
     record: dict[str, object] = {
         "event": kinds.VERDICT.name,
         "outcome": view.outcome.value,
@@ -60,7 +60,7 @@ def job_summary(
     exit_code: int,
     events_lost: int,
 ) -> JsonObject:
-    """Return everything that this agent knows of its ended job."""
+    """Return the content of `--json-summary`: what this agent knows of its ended job."""
     line = dispatcher.timeline
     newest = line.newest
     used = newest.assignment.restart_count if newest is not None else 0
@@ -89,7 +89,10 @@ def job_summary(
 
 
 def _round(dispatcher: EventDispatcher, life: RoundLife, ending: Ending) -> JsonObject:
-    """Return one round of this node. `began_s` and `ended_s` count from the agent's start."""
+    """Return one round of this node for the summary.
+
+    `began_s` and `ended_s` are seconds from the agent's start.
+    """
     rounds = dispatcher.timeline.rounds
     following = next((x for x in rounds if x.began_at > life.began_at), None)
     last = "failure" if ending.outcome is Outcome.FAILED else ending.outcome.value

@@ -30,25 +30,26 @@ from rallypoint.wire.preamble import PREAMBLE_BYTES, Preamble, classify, describ
 _SHOWN_BYTES = 32
 
 TakeSession = Callable[[socket, int, str], None]
-"""Called with the connection, its number, and its peer, HOST:PORT."""
+"""Called with a connection whose peer speaks the session protocol, the connection's number, and its
+peer as HOST:PORT."""
 TakeStore = Callable[[socket], None]
 
 
 class Traffic(Struct, frozen=True):
-    """The number of a coordinator's connections."""
+    """The numbers of a coordinator's connections: accepted so far, open now, and refused so far."""
 
     accepted: int
     open: int
     refused: dict[str, int]
-    """The refused connections by the names of `CloseReason`, in lower case."""
+    """The number of refused connections by the names of `CloseReason`, in lower case."""
 
 
 class Acceptor:
-    """Accepts from construction to `close`; the listening sockets stay the caller's.
+    """The acceptor of connections on listening sockets, from construction to `close`.
 
-    For the thread of the loop.
+    The listening sockets stay the caller's. For the thread of the loop.
 
-    What has taken a session calls `may_drop`, `proved` and `gone` for it.
+    The object that takes a session calls `may_drop`, `proved` and `gone` for that connection.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Acceptor:
 
     @property
     def traffic(self) -> Traffic:
-        """The number of connections up to now."""
+        """The numbers of connections: accepted and refused up to now, and open now."""
         refused = {kind.name.lower(): count for kind, count in self._log.refusals.items()}
         return Traffic(self._numbers, self._admission.count, refused)
 
@@ -87,12 +88,15 @@ class Acceptor:
             self._drop(number)
 
     def may_drop(self, number: int, drop: Callable[[], None]) -> None:
-        """Let the acceptor drop this connection, on timeout or to make room for another one."""
+        """Let the acceptor call `drop` for this connection while its peer is unproven.
+
+        It does so on timeout, or to make room for another connection.
+        """
         if number in self._drops:
             self._drops[number] = drop
 
     def proved(self, number: int) -> None:
-        """Note that the peer of a connection belongs to a job."""
+        """Note that the peer of a connection belongs to a job: this one is not dropped any more."""
         self._drops.pop(number, None)
         self._peers.pop(number, None)
         self._admission.proved(number)
@@ -135,7 +139,10 @@ class Acceptor:
         self._arm()
 
     def _on_shortage(self, error: OSError) -> None:
-        """Pause accepting, because the reserved descriptors of this process are used up."""
+        """Log that this process or the system lacks descriptors or memory for another connection.
+
+        The `AcceptLoop` has paused accepting for a moment.
+        """
         self._log.shortage(
             f"can't accept connections: {os.strerror(error.errno or 0)}: raise ulimit -n, or "
             "fs.file-max (sysctl); they wait"
@@ -144,7 +151,10 @@ class Acceptor:
     # The first bytes
 
     def _decide(self, number: int, connection: socket, peer: str) -> bool:
-        """Hand over or close the connection, if its peer is known; return whether it is."""
+        """Hand over or close the connection, if its first bytes show what the peer is.
+
+        Return whether they do. After an unexpected exception the connection is closed.
+        """
         try:
             return self._try_to_decide(number, connection, peer)
         except Exception as error:
@@ -175,10 +185,11 @@ class Acceptor:
         return True
 
     def _wait_for_more(self, connection: socket) -> bool:
-        """Return False when no more will come: what is there was looked at, and left, before.
+        """Return whether to wait for more bytes; the second call for a connection returns False.
 
-        Bytes that were looked at would have the loop call again at once, so that fewer than it
-        takes do not count; an end of file does.
+        Bytes that were only looked at would make the loop call again at once. So the first call has
+        the socket count as readable from `PREAMBLE_BYTES` bytes on (SO_RCVLOWAT), or at an end of
+        file.
         """
         if connection.getsockopt(SOL_SOCKET, SO_RCVLOWAT) == PREAMBLE_BYTES:
             return False
@@ -225,7 +236,11 @@ class Acceptor:
         drop()
 
     def _look(self) -> None:
-        """Something has changed, or may have with time."""
+        """Resume accepting after a pause if there is room.
+
+        If proven connections take all the room, log a shortage. Called when a connection was proved
+        or closed, and when time has passed.
+        """
         if not self._is_paused:
             return
         if self._may_go_on():
@@ -245,7 +260,10 @@ class Acceptor:
         return bool(admission.slots) and admission.victim(self._loop.time()) is not None
 
     def _arm(self) -> None:
-        """Set the timer for the oldest connection, and in a pause for those that may be dropped."""
+        """Set the timer to when the oldest unproven connection has to go.
+
+        In a pause it is set to when one may be dropped for a new connection, if that is earlier.
+        """
         dues = [self._admission.next_overdue_at()]
         if self._is_paused and self._admission.slots:
             dues.append(self._admission.next_victim_at())
@@ -261,7 +279,7 @@ class Acceptor:
 
 
 class CloseReason(Enum):
-    """Why a connection was closed; the value continues "closed N connections"."""
+    """Why a connection was refused; the value follows a number: "3 failed the handshake"."""
 
     FOREIGN = "did not use Rallypoint's protocol"
     SILENT = "did not finish the handshake"
@@ -269,36 +287,42 @@ class CloseReason(Enum):
 
 
 class ConnectionLog:
-    """The lines about a coordinator's connections for a person.
+    """The lines for a person about a coordinator's connections that were closed or refused.
 
-    Of strangers that were turned away each address and reason is shown once, so that a mistyped
-    token is seen; a flood is counted by kind, and must neither fill a log nor hide what matters.
-    For the thread of the loop.
+    Each address and reason is shown once while it is remembered, so that a mistyped token is seen.
+    A flood is counted by kind, and must neither fill a log nor hide what matters. For the thread of
+    the loop.
     """
 
     def __init__(self, on_record: Callable[[Record], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._refusals = on_record, RefusalLog()
         self._more: Counter[str] = Counter()
-        """The numbers of closed connections by reason: the words after "closed N connections"."""
+        """The numbers of closed connections without a line of their own, by the words that follow
+        the number."""
         self.refusals: Counter[CloseReason] = Counter(dict.fromkeys(CloseReason, 0))
-        """The number of connections that were refused, by reason; none of an attached agent."""
+        """The number of connections that were refused, by reason; those of attached agents do not
+        count."""
         self._last = ""
         self._alarm = Alarm(self._loop, self._show_more)
         self._shortage_at = float("-inf")
         self.faults = Faults(lambda text: on_record(kinds.FAULT(text)))
 
     def refused(self, peer: str, kind: CloseReason, why: str) -> None:
-        """Log that the connection from `peer` was closed.
+        """Count a refused connection from `peer`; log it unless equal ones or too many were logged.
 
-        `why` continues "closed the connection".
+        `why` follows "closed the connection from HOST:PORT: ".
         """
         self.refusals[kind] += 1
         # What strangers send differs each time.
         self._note(peer, why if kind is CloseReason.UNPROVEN else kind.name, why, kind.value)
 
     def broken(self, peer: str, why: str) -> None:
-        """Log that the connection of an attached agent was closed."""
+        """Log that the connection of an attached agent was closed.
+
+        Equal ones, or too many, are only counted. `why` follows "closed the connection from
+        HOST:PORT: ".
+        """
         self._note(peer, why, why, "were those of nodes, and broke the protocol")
 
     def _note(self, peer: str, reason: str, why: str, of_many: str) -> None:
@@ -311,14 +335,14 @@ class ConnectionLog:
         self._alarm.set(self._loop.time() + WINDOW_S)
 
     def shortage(self, line: str) -> None:
-        """No connection can be accepted; shown now and then."""
+        """Log `line`, which says that no connection can be accepted, at most once in `WINDOW_S`."""
         now = self._loop.time()
         if now >= self._shortage_at + WINDOW_S:
             self._shortage_at = now
             self._on_record(kinds.OPEN_FILES(line))
 
     def close(self) -> None:
-        """Log the connections that were only counted. May be called twice."""
+        """Log the numbers of connections and faults that were only counted. May be called twice."""
         self._show_more()
         self.faults.tell_counts()
 

@@ -30,14 +30,15 @@ from rallypoint.wire.frames import FrameDecoder, FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake, Established, ServerHandshake
 
 DIAL_TIMEOUT_S = 5.0
-"""The time limit for each address, in seconds."""
+"""The default time limit of `dial` for each address, in seconds."""
 FIRST_MESSAGE_MAX_BYTES = 16 * 1024
-"""The longest message from a peer that has not attached."""
+"""The longest message in bytes that a coordinator takes from a peer, until
+`ServerConnection.admit`."""
 BUFFER_BYTES = 8 * 1024
-"""The number of bytes that are read at once."""
+"""The most bytes that are received at once."""
 UNSENT_MAX_BYTES = 1024 * 1024
-"""The most unsent bytes; a slower reader is disconnected, and gets the current state when it
-returns."""
+"""The most unsent bytes of a coordinator's connection. A peer that reads more slowly is
+disconnected, and gets the current state when it connects again."""
 
 
 class FramedConnection(asyncio.BufferedProtocol):
@@ -90,12 +91,15 @@ class FramedConnection(asyncio.BufferedProtocol):
         return [] if self._decoder is None or not data else self._decoder.feed(data)
 
     def send(self, message: ToAgent | ToCoordinator) -> None:
-        """Queue one message. Never blocks; does nothing after `close`."""
+        """Send one message, without waiting for it to leave.
+
+        Does nothing before the handshake is done, or after `close`.
+        """
         if self._transport is not None and self._encoder is not None:
             self._write(self._encoder.encode(encode(message)))
 
     def close(self) -> None:
-        """Send the queue, then close. May be called twice."""
+        """Send what is queued, then close the connection. May be called twice."""
         self._encoder = None
         self._flush()
         if self._transport is not None:
@@ -114,13 +118,19 @@ class ConnectionObserver(Protocol):
     def closed(self, connection: ServerConnection) -> None: ...
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
-        """Handle an unexpected exception while processing the connection's data. Must not raise."""
+        """Handle an unexpected exception over the connection's data or its end. Must not raise."""
 
     def misspoken(self, connection: ServerConnection, error: MessageError) -> None:
-        """Handle a message that can't be decoded, or has a value out of its limits."""
+        """Handle a message that is not valid or not permitted.
+
+        The connection is closed after it.
+        """
 
     def refused(self, connection: ServerConnection, why: str) -> None:
-        """Handle a connection that is closed because of its data, or for want of any."""
+        """Handle a peer that broke the protocol, failed the handshake or does not read.
+
+        The connection is closed after it.
+        """
 
 
 class ServerConnection(FramedConnection):
@@ -134,12 +144,14 @@ class ServerConnection(FramedConnection):
         self._handshake: ServerHandshake | None = observer.new_handshake()
         self.version = 0  # of the protocol that both sides use
         self.reads_drain_answers = False
-        """Whether a person's command there has sent `DrainNode`, and reads no `Answer`."""
+        """Whether the peer is a person's command that has sent `DrainNode`, and so reads
+        `DrainAnswer` instead of `Answer`."""
         self.ended_by_peer = False
         """Whether the peer has closed its sending side, as the kernel does for a process that
         ended."""
         self.owner: object | None = None
-        """The object that handles the messages of this connection; set by the observer."""
+        """The owner of this connection's messages, as the coordinator sets it: at first the run id,
+        then the job or another handler."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -165,7 +177,7 @@ class ServerConnection(FramedConnection):
             self.close()
 
     def _shake_hands(self, handshake: ServerHandshake, data: bytes) -> bytes:
-        """Advance the handshake, and return the bytes that follow it."""
+        """Advance the handshake, and return the bytes that follow it; none while it is not done."""
         try:
             self._write(handshake.feed(data))
         except (AccessError, ProtocolError):
@@ -183,11 +195,11 @@ class ServerConnection(FramedConnection):
 
     @property
     def is_closed(self) -> bool:
-        """Whether sent data would be lost."""
+        """Whether the connection is closed or closing, so that data sent on it would be lost."""
         return self._transport is None or self._transport.is_closing()
 
     def admit(self) -> None:
-        """Admit the attached peer, whose messages may have their full length now."""
+        """Allow the peer messages of full length, since its first message has come."""
         if self._decoder is not None:
             self._decoder.max_frame_bytes = MAX_MESSAGE_BYTES
 
@@ -199,7 +211,10 @@ class ServerConnection(FramedConnection):
         self.abort()
 
     def abort(self) -> None:
-        """Close at once. Safe to call twice, and before the connection is made."""
+        """Close at once, without sending what is queued.
+
+        Safe to call twice, and before it is connected.
+        """
         self._encoder, self._is_aborted = None, True
         if self._transport is not None:
             self._transport.abort()
@@ -213,7 +228,10 @@ class ServerConnection(FramedConnection):
 
 
 class ClientConnection(FramedConnection):
-    """Use `dial`. Messages that arrive before `on_message` is set are kept for it."""
+    """The end of a connection at an agent, or at a person's command; made by `dial`.
+
+    Messages that arrive before `listen` is called are kept for it.
+    """
 
     def __init__(self, run_id: str, token: bytes | None, *, knocks: bool = False) -> None:
         super().__init__()
@@ -225,15 +243,15 @@ class ClientConnection(FramedConnection):
         self._on_message: Callable[[ToAgent], None] | None = None
         loop = asyncio.get_running_loop()
         self.established: asyncio.Future[Established | None] = loop.create_future()
-        """Done when the peer has authenticated itself; the result is None if it only had to
-        answer."""
+        """Done when the handshake has ended, with an exception if it failed. The result is None
+        with `knocks`, for which it is enough that the coordinator answers."""
         self.lost: asyncio.Future[str] = loop.create_future()
-        """Set when the connection has ended, with the reason."""
+        """Done when the connection has ended, with the reason as its result."""
         self.was_cut = False
         """Whether another side than this node has ended the connection."""
         self.local_host = ""
         self.peer = Address("", 0)
-        """The numeric address that was reached."""
+        """The numeric address that was reached; empty before."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -287,12 +305,18 @@ class ClientConnection(FramedConnection):
 
     @property
     def server_id(self) -> bytes:
-        """The unique id of the coordinator, once the connection is established."""
+        """The unique id of the coordinator, once the connection is established.
+
+        Empty after a knock.
+        """
         return found.server_id if (found := self.established.result()) else b""
 
     @property
     def version(self) -> int:
-        """The protocol version that both sides use, once the connection is established."""
+        """The protocol version that both sides use, once the connection is established.
+
+        0 after a knock.
+        """
         return found.version if (found := self.established.result()) else 0
 
     def _deliver(self, message: ToAgent) -> None:
@@ -302,7 +326,7 @@ class ClientConnection(FramedConnection):
             self._on_message(message)
 
     def listen(self, on_message: Callable[[ToAgent], None]) -> None:
-        """Pass messages to `on_message` from now on, first those that have arrived already."""
+        """Pass messages to `on_message` from now on, and first those that have arrived already."""
         self._on_message = on_message
         early, self._early = self._early, []
         for message in early:
@@ -334,7 +358,7 @@ class ClientConnection(FramedConnection):
 
 
 Dial = Callable[[], Awaitable[ClientConnection]]
-"""Makes one attempt to reach a coordinator. Raises as `dial` does."""
+"""Makes one attempt to reach a coordinator, and returns the connection. Raises as `dial` does."""
 
 
 async def dial(
@@ -345,11 +369,15 @@ async def dial(
     *,
     knocks: bool = False,
 ) -> ClientConnection:
-    """Reach the coordinator at the first of `addresses` that answers, and shake hands.
+    """Connect to the first of `addresses` with which the handshake succeeds. Safe to retry.
 
-    Safe to retry. Raises RendezvousConnectionError when nothing answers (RendezvousRefusedError
-    when a host does, but nothing listens there; SilentPeerError when something listens),
-    AccessError or ProtocolError when the peer refuses this node.
+    `timeout_s` is for each address. With `knocks` the connection ends when the coordinator has
+    asked for the token, before anything is proven.
+
+    Raises AccessError when an address refuses this node, ProtocolError when it is another program
+    or another version, and SilentPeerError when it accepts connections and sends nothing. The first
+    of these errors is raised. If there is none, RendezvousRefusedError means that a host answers
+    and no program listens there, and RendezvousConnectionError that nothing answers.
     """
     failure: OSError | None = None
     refusal: AccessError | ProtocolError | SilentPeerError | None = None
@@ -372,9 +400,9 @@ async def dial(
 
 
 async def knock(addresses: Sequence[Address], run_id: str) -> None:
-    """Find out without a token whether a coordinator listens there.
+    """Find out without a token whether a coordinator listens at one of these addresses.
 
-    Returns when it asks for a token, and sends none. Raises as `dial` does, AccessError when the
+    Returns when it asks for a token; none is sent. Raises as `dial` does, and AccessError when the
     coordinator runs with --insecure.
     """
     await dial(addresses, run_id, os.urandom(NONCE_BYTES), knocks=True)
@@ -409,12 +437,15 @@ def _reason(error: OSError | None) -> str:
 
 
 def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:
-    """Send the value as JSON, in pieces that fit into frames."""
+    """Send the value as JSON, in pieces that fit into frames.
+
+    `is_last`: no other value follows in this answer.
+    """
     answer_all([connection], value, is_last=is_last)
 
 
 def answer_all(connections: Iterable[ServerConnection], value: object, *, is_last: bool) -> None:
-    """Send the value as JSON on each connection. It is encoded once for all."""
+    """Send the value as JSON on each connection, encoded once for all. `is_last` as in `answer`."""
     data = json.encode(value)
     pieces = []
     for start in range(0, len(data), PIECE_BYTES):
@@ -427,7 +458,10 @@ def answer_all(connections: Iterable[ServerConnection], value: object, *, is_las
 
 
 def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
-    """Send the state of a drain, in the form that the person's command reads."""
+    """Send a person's command the state of the drain that it asked for.
+
+    A command that sent `DrainNode` gets the message, others get JSON.
+    """
     if connection.reads_drain_answers:
         connection.send(said)
     else:
@@ -437,6 +471,9 @@ def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
 def refuse_answer(
     connection: ServerConnection, text: str, *, is_final: bool = True, recovers: bool = False
 ) -> None:
-    """Send a refusal in one sentence, and disconnect. Other parameters as in `Answer`."""
+    """Answer a person's command with a refusal in one sentence, and disconnect.
+
+    `is_final` and `recovers` as in `Answer`.
+    """
     connection.send(Answer(b"", True, True, text, is_final, recovers))
     connection.close()

@@ -25,14 +25,17 @@ TICK_S = 1.0
 
 
 class _Gathering(Struct, eq=False):
-    """The question of one person, and its connection."""
+    """One person's question about workers: the person's connection, and the state of the answer."""
 
     asker: ServerConnection
     collection: machine.Collection
 
 
 class Gatherings:
-    """The questions about one job. For the thread of the loop."""
+    """The questions of people about the output or stacks of one job's workers, until answered.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self,
@@ -45,13 +48,14 @@ class Gatherings:
         self._numbers = 0
         self._alarm = Alarm(self._loop, self._tick)
         self._turns = Turns()
-        """The queue of messages to nodes and of lookups, of which each turn of the loop does
-        some."""
+        """The queue of messages to nodes and of looks at nodes; each turn of the loop does some of
+        them."""
 
     def begin(self, asker: ServerConnection, question: Ask, *, is_end_known: bool = False) -> None:
-        """Begin to answer a person's question, on a separate connection. Raises MessageError.
+        """Begin to answer a person's question on the connection `asker`, or refuse it in words.
 
-        `is_end_known`: the end of the job is published.
+        `is_end_known`: the end of the job is published. Raises MessageError if an earlier question
+        on this connection is not answered yet.
         """
         if self._of(asker.number):
             raise MessageError("this was asked before the last answer had ended")
@@ -71,11 +75,11 @@ class Gatherings:
         return next((n for n, each in self._all.items() if each.asker.number == asker), 0)
 
     def taken(self, asker: int) -> None:
-        """Note that the person on this connection has read a value."""
+        """Note that the person on this connection has acknowledged a value of the answer."""
         self._step(self._of(asker), machine.Taken())
 
     def collected(self, connection: int, piece: m.Collected) -> None:
-        """Handle a piece from the agent on this connection."""
+        """Handle a piece of an answer from the agent on this connection."""
         session, job = self._sessions.on(connection), self._sessions.job
         node = None if session is None else machine.workers_of(job, session.ref.node_id)
         self._step(piece.number, machine.Piece(connection, piece, node, job.incarnation))
@@ -86,7 +90,7 @@ class Gatherings:
         self._step_all(machine.Lost(connection))
 
     def close(self) -> None:
-        """Close the job's answers: it is hosted no more."""
+        """Drop all questions without an answer: the job is no longer hosted."""
         self._alarm.cancel()
         self._all.clear()
 
@@ -95,7 +99,10 @@ class Gatherings:
         self._step_all(machine.JobEnded())
 
     def check_deadlines(self) -> None:
-        """Let each answer do what is due; called each second."""
+        """Let each answer do what is due by now, and end those whose person has hung up.
+
+        Called each second while there are questions.
+        """
         for gathering in [each for each in self._all.values() if each.asker.is_closed]:
             self._step(gathering.collection.number, machine.HungUp())
         self._step_all(machine.TimePassed())

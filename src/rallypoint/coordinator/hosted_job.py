@@ -44,7 +44,10 @@ RETRY_S = 1.0
 
 
 class Gate(Protocol):
-    """The gate of a coordinator that another one can take over from: asked before any effect."""
+    """The gate that keeps the effects of a job's decisions back until these are recorded.
+
+    A coordinator has one for each life of a job that another coordinator can take over.
+    """
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
         """Return the effects that may be carried out now; the others are carried out later."""
@@ -52,33 +55,36 @@ class Gate(Protocol):
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
     ) -> list[HostEffect]:
-        """Return the answer to a heartbeat that has just come on this connection.
+        """Return the effects of a heartbeat on this connection that may be carried out now.
 
-        `incarnation` is that of the agent whose session uses the connection; empty: none does any
-        more.
+        `effects` are those that the heartbeat has caused. `incarnation` is the id of the agent
+        whose session uses the connection; empty: none does any more.
         """
 
     @property
     def is_open(self) -> bool:
-        """Whether no decision of the job waits.
+        """Whether all decisions of the job are recorded.
 
-        It is told by now, and what nodes are to do about it may be waited for.
+        What nodes are to do about them has been sent by now, so that waits for it may begin.
         """
 
     def close(self) -> None:
-        """Close the job: it is hosted no more."""
+        """Close the gate: the job is hosted no more."""
 
 
 NEWS_S = 0.1
 """The delay in seconds between a change of the job and a status in the history file."""
 
 OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], bool]], Gate]
-"""Makes a gate. It gets the function that executes delayed effects, and one that returns whether an
-agent was silent for so many seconds."""
+"""Makes a gate. It gets the function that executes delayed effects, and one that returns whether
+the agent with an id was silent for so many seconds (0: is disconnected)."""
 
 
 class HostedJob:
-    """One hosted job. For the thread of the loop. Never blocks."""
+    """One life of a job at its coordinator: one run of it, from its first round to its verdict.
+
+    For the thread of the loop. Never blocks.
+    """
 
     def __init__(
         self,
@@ -88,9 +94,10 @@ class HostedJob:
         open_gate: OpenGate | None = None,
         refusals: NodeRefusals | None = None,
     ) -> None:
-        """`on_empty` is called when no session of the job is left.
+        """`on_empty` is called when no session of an agent is left.
 
-        `refusals`: those of all jobs of the coordinator; None: of this one alone.
+        `open_gate`: None if no other coordinator can take the job over. `refusals`: the log of
+        refused nodes that all jobs of the coordinator share; None: this job gets its own.
         """
         self._loop = asyncio.get_running_loop()
         self._sessions = sessions
@@ -120,7 +127,7 @@ class HostedJob:
 
     @property
     def life(self) -> Life:
-        """The life of the job: its number, and how far it is."""
+        """The number of this life of the job, its verdict, and whether workers got the number."""
         return self._sessions.life
 
     @property
@@ -130,7 +137,7 @@ class HostedJob:
 
     @property
     def round(self) -> RoundState:
-        """The state of the round."""
+        """The state of the rendezvous: of the active round, or of the one that is being formed."""
         return self._sessions.job.round
 
     @property
@@ -140,19 +147,25 @@ class HostedJob:
 
     @property
     def own_agent(self) -> str:
-        """The incarnation of the agent that this coordinator lives in, if any."""
+        """The unique id (incarnation) of the agent in whose process this coordinator runs.
+
+        Empty: there is none.
+        """
         return self._sessions.job.own_agent
 
     def lives_in(self, incarnation: str) -> None:
-        """Note that this coordinator lives in that agent."""
+        """Note that this coordinator runs in the process of the agent with this unique id."""
         self._sessions.job.own_agent = incarnation
 
     def knows(self, incarnation: str) -> bool:
-        """Return whether this agent takes part."""
+        """Return whether the agent with this unique id has a session in this life of the job."""
         return self._sessions.of_agent(incarnation) is not None
 
     def crowded(self, incarnation: str) -> str:
-        """Return why no further agent is admitted; empty: this one is."""
+        """Return why the agent with this id (`incarnation`) is not admitted; empty: it is.
+
+        One with a session is admitted. Others are refused when there are too many sessions.
+        """
         nodes = self.settings.max_nodes
         if len(self.sessions) < 2 * nodes + SPARE_SESSIONS or self.knows(incarnation):
             return ""
@@ -163,11 +176,11 @@ class HostedJob:
         )
 
     def carries(self, connection: ServerConnection) -> bool:
-        """Return whether a session uses this connection."""
+        """Return whether the session of an agent uses this connection."""
         return self._sessions.on(connection.number) is not None
 
     def former_life_gone(self) -> None:
-        """No agent of the job's life before is here any more."""
+        """Note that no agent of the job's earlier life is left: the first round may form."""
         self._run(self._sessions.apply_own(FormerLifeGone(), self._loop.time()))
 
     def tell_all(self, message: m.ToAgent) -> None:
@@ -177,12 +190,18 @@ class HostedJob:
                 connection.send(message)
 
     def renumber(self, incarnation: int) -> None:
-        """Change the number of the job before its first round, with which workers get it."""
+        """Change the incarnation number of this life before the first round, whose workers get it.
+
+        All agents are told a number that differs from the present one.
+        """
         if incarnation != self.life.incarnation:
             self._run(self._sessions.renumber(incarnation))
 
     def close(self) -> None:
-        """Drop every connection and every wait."""
+        """Close every connection, and end the timers and waits.
+
+        A status that is due is written into the history file first.
+        """
         self._is_closed = True
         self._check.cancel()
         self._timers.want({})
@@ -199,7 +218,10 @@ class HostedJob:
         self._attached.clear()
 
     def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
-        """Handle an agent's first message on a connection."""
+        """Handle an agent's first message on a connection.
+
+        Its session is opened or resumed, or the agent is refused.
+        """
         self._connections[connection.number] = connection
         now = self._loop.time()
         self._run(self._sessions.attach(connection.number, connection.peer, hello, now))
@@ -224,11 +246,11 @@ class HostedJob:
             self._run(effects)
 
     def collected(self, connection: ServerConnection, piece: m.Collected) -> None:
-        """Pass a piece of an answer to the person who asked about workers."""
+        """Pass a piece of an answer from an agent to the person who asked about workers."""
         self.see(self.watch.collected, connection.number, piece)
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Note that a connection ended; the session continues for its grace."""
+        """Note that a connection ended; an agent's session stays for a grace time."""
         self._connections.pop(connection.number, None)
         self._attached.pop(connection.number, None)
         self.see(self.watch.closed, connection.number)
@@ -237,29 +259,38 @@ class HostedJob:
         self._watch()
 
     def agent_died(self, connection: ServerConnection, notice: m.AgentDied) -> None:
-        """Note that the guard of an agent reports its death."""
+        """Handle the report of an agent's death from its guard, a helper process that outlives it.
+
+        The guard sent the report on this connection.
+        """
         from rallypoint.wire.death_notice import is_proven
 
         now = self._loop.time()
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))
 
     def end_round(self, reason: EndReason) -> None:
-        """End the active round, if there is one."""
+        """End the active round for this reason, if there is an active round."""
         self._run(self._sessions.apply_own(RoundIsOver(reason), self._loop.time()))
 
     def known(self) -> JobState:
-        """Return the state of the job, with its history up to now."""
+        """Return the state of the job, after storing its history up to now in that state."""
         self.see(self.watch.carry)
         return self._sessions.job
 
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
-        """Note dead places, which other processes have reported."""
+        """Note the places in a round's world of which neither agent nor worker lives.
+
+        The agents' guards (helper processes) have reported these places.
+        """
         if places:
             event = PlacesDead(tuple(places))
             self._run(self._sessions.apply_own(event, self._loop.time()))
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
-        """Note that a message on this connection caused an unexpected exception."""
+        """Log an unexpected exception over an agent's message, and end its session.
+
+        Its agent may come back as a newcomer; the second time it is refused for good.
+        """
         session = self._sessions.on(connection.number)
         if session is not None:
             self._faults.note(f"a message of node {session.ref} can't be handled", error)
@@ -271,7 +302,10 @@ class HostedJob:
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
     def asked(self, connection: ServerConnection, question: m.Ask) -> None:
-        """Handle the request or question of a person, who waits on this connection."""
+        """Handle the request or question of a person, who waits on this connection.
+
+        Raises MessageError as `JobWatch.asked` does.
+        """
         self._connections[connection.number] = connection  # It ends with the job.
         question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
         if other := job_requests.of_other_life(self._sessions.job, question):
@@ -317,9 +351,9 @@ class HostedJob:
         self.see(self.watch.write_news)
 
     def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
-        """Call a function of the job's viewers, whose errors must not disturb the job.
+        """Call a function of the job's history and viewers; an exception must not disturb the job.
 
-        Returns None if it raised.
+        Returns None if it raised, and logs that.
         """
         try:
             return see(*seen, **named)
@@ -406,7 +440,7 @@ class HostedJob:
     def _watch(self) -> None:
         """Set the one timer that finds lost nodes.
 
-        It fires too early when one was heard meanwhile.
+        It rings too early if the node was heard meanwhile.
         """
         now = self._loop.time()
         delay_s = self._sessions.liveness.next_check(now)
@@ -415,11 +449,12 @@ class HostedJob:
 
 
 class NodeRefusals:
-    """Refuses nodes: tells each of them the reason, and the coordinator's log as well.
+    """The refusals of nodes: the reason is sent to the node, and logged at the coordinator as well.
 
     A node may come again and again, with another mistake each time, and must not fill the log. So
-    each address and reason is shown once, and at most 64 lines come in a minute, as for strangers
-    (`store/refusal_log.py` decides). The rest is counted. For the thread of the loop.
+    each address and reason is shown once while it is remembered, and at most 64 lines come in a
+    minute, as for strangers (`store/refusal_log.py` decides). The rest is counted. For the thread
+    of the loop.
     """
 
     def __init__(self, on_record: Callable[[str, Record], None]) -> None:
@@ -433,13 +468,13 @@ class NodeRefusals:
         self._alarm = Alarm(self._loop, self.close)
 
     def refuse(self, run_id: str, connection: ServerConnection, why: str) -> None:
-        """Send an agent the reason of its refusal, and disconnect."""
+        """Send an agent the reason of its refusal, log it, and disconnect."""
         self._note(run_id, connection.peer, why)
         connection.send(m.Refused(why))
         connection.close()
 
     def close(self) -> None:
-        """Show the number of refusals without a line. Safe to call twice."""
+        """Log the number of refusals that had no line of their own. Safe to call twice."""
         self._alarm.cancel()
         self._log.left_out()
         more, self._more = self._more, 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
 
 
 class Leaderships(Protocol):
-    """The jobs that a coordinator leads by registers."""
+    """The jobs that a coordinator leads, each by a record that other coordinators see."""
 
     def of(self, run_id: str) -> Leadership | None:
         """Return the leadership of a job; None: this coordinator does not lead the job."""
@@ -58,13 +58,13 @@ class HistorySink(Protocol):
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """Call `on_record`, through `call_soon`, when a file can't be written."""
+        """Call `on_record`, through `call_soon`, when a file can't be written from now on."""
 
 
 def random_epoch() -> int:
-    """Return a random epoch, so that no other coordinator has the same one.
+    """Return a random epoch of number 0, for a coordinator that no other one can take over from.
 
-    No other coordinator can take over from it.
+    It is unique, so that agents notice another coordinator.
     """
     return Epoch(0, int.from_bytes(os.urandom(NONCE_BITS // 8), "big")).as_int()
 
@@ -73,31 +73,33 @@ class Hosting(Struct, frozen=True):
     """The jobs that a coordinator hosts, and how it hosts them."""
 
     on_record: Callable[[str, Record], None]
-    """Called with the run id (or nothing) and the event."""
+    """Called with the run id and the event; the run id is empty for an event of no single job."""
     only: SharedSettings | None = None
     """The settings of the one job to host; None: any job."""
     machine: JobStep = machine.step
-    """The machine that decides for every job."""
+    """The step function of the state machine that decides for every job."""
     led: Leaderships | None = None
-    """The leaderships with which another coordinator can take over the jobs; None: no other one
-    can. `only` is led already."""
+    """The jobs that this coordinator leads by records in registers, so that another one can take
+    them over; None: no other one can. The job `only` is among them from the beginning."""
     epoch: Callable[[], int] = random_epoch
-    """Returns the unique epoch of this coordinator."""
+    """Returns a unique epoch for this coordinator: the number by which agents tell coordinators
+    apart."""
     wall_ms: Callable[[], int] = wall_ms
-    """The wall clock, as `clocks.wall_ms`."""
+    """Returns the wall-clock time in milliseconds."""
     own_agent: str = ""
-    """The incarnation of the agent that it lives in, if that is known already."""
+    """The unique id (incarnation) of the agent in whose process the coordinator runs; empty: there
+    is none, or it is not known yet."""
     former: JobState | None = None
     """The state of the job `only` from a former coordinator that is gone; nothing runs there. None:
     the job begins."""
     history: HistorySink | None = None
     """Where histories of jobs are written; None: nowhere."""
     who_leads: Callable[[str], Awaitable[tuple[str, bool]]] | None = None
-    """Returns, for a job that this coordinator does not lead, words about its leader and whether
-    they are final. None: no other coordinator can lead."""
+    """Returns, for the run id of a job that this coordinator does not lead, a sentence about its
+    leader and whether the sentence is final. None: no other coordinator can lead."""
 
     def keep_history(self, watch: JobWatch, *, took_over: bool = False) -> None:
-        """Write the history of this job, if that is wanted.
+        """Write the history of this job from now on, if there is a `history`.
 
         `took_over`: another coordinator had led the job.
         """
@@ -126,7 +128,10 @@ class Hosting(Struct, frozen=True):
 
 
 async def turn_away(hosting: Hosting, connection: ServerConnection, run_id: str) -> None:
-    """Refuse a person who asks for a job that this coordinator does not host."""
+    """Refuse a person who asks for a job that this coordinator does not host, and disconnect.
+
+    Waits for `who_leads`, where another coordinator may lead the job.
+    """
     text, is_final = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id", False
     if hosting.only is not None:
         other = hosting.only.run_id
@@ -141,5 +146,5 @@ async def turn_away(hosting: Hosting, connection: ServerConnection, run_id: str)
 
 
 def give_id(run_id: str) -> str:
-    """Return the hint for a person who may mean this job."""
+    """Return the advice how to name this job on a command line, with or without --rdzv-id."""
     return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"

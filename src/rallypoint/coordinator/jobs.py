@@ -1,8 +1,8 @@
 """The jobs of one coordinator, and the assignment of agents to them (`core/job_lives.py` decides).
 
 A coordinator inside an agent serves that agent's job only; alone (`rallypoint serve`) it serves
-every job, each under its run id. With registers these are the jobs that it leads (`led_jobs.py`):
-agents of another job wait until it does.
+every job, each under its run id. With registers these are the jobs that it leads
+(`leading/leaderships.py`): agents of another job wait until it does.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Waiting(Struct, eq=False):
 
 
 class HostedJobs:
-    """The jobs of a coordinator. For the thread of the loop. Only `wait_empty` blocks."""
+    """The jobs of a coordinator. For the thread of the loop. No call blocks; `wait_empty` waits."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._loop = asyncio.get_running_loop()
@@ -75,10 +75,11 @@ class HostedJobs:
         self._jobs: dict[str, HostedJob] = {}
         """The life of each job that new agents join, by run id."""
         self._ended: list[HostedJob] = []
-        """The ended lives, the oldest first."""
+        """The ended lives that are still hosted, the oldest first."""
         self._empty: asyncio.Future[None] | None = None
         self._waiting: dict[str, dict[str, _Waiting]] = {}
-        """The waiting agents, by run id and incarnation."""
+        """The agents that wait until this coordinator leads their job, by run id and by the agent's
+        id."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
         self._is_closed = False
@@ -87,7 +88,10 @@ class HostedJobs:
 
     @property
     def nodes(self) -> list[str]:
-        """The ids of the other nodes that have neither left nor are lost."""
+        """The ids of all nodes with a session in a hosted life, without the node of this process.
+
+        A node that has left, or is lost, has no session.
+        """
         refs = [(job, session.ref) for job in self.all for session in job.sessions]
         return [ref.node_id for job, ref in refs if ref.incarnation != job.own_agent]
 
@@ -97,7 +101,7 @@ class HostedJobs:
         return all(job.verdict is not None for job in self._jobs.values())
 
     def lives_in(self, incarnation: str) -> None:
-        """Note the agent that this process belongs to.
+        """Note the unique id (incarnation) of the agent in whose process this coordinator runs.
 
         When that agent leaves, the coordinator ends.
         """
@@ -106,13 +110,16 @@ class HostedJobs:
             job.lives_in(incarnation)
 
     async def wait_empty(self) -> None:
-        """Wait until every other agent has left or is lost."""
+        """Wait until some hosted job has no session of an agent left.
+
+        Returns at once if `nodes` is empty. For a coordinator in an agent, which hosts one job.
+        """
         if self.nodes:
             self._empty = self._loop.create_future()
             await self._empty
 
     def close(self) -> None:
-        """Drop every job. May be called twice."""
+        """Close every job, its connections and its waits. May be called twice."""
         self._is_closed = True
         for job in self.all:
             job.close()
@@ -124,7 +131,11 @@ class HostedJobs:
             task.cancel()
 
     def attach(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
-        """Handle an agent's first message. Raises MessageError for one of another job."""
+        """Handle an agent's first message: attach it, keep it waiting, refuse it or hang up.
+
+        It waits where this coordinator has to become the leader of its job first. Raises
+        MessageError if `hello` names another job than `run_id`, which the handshake has named.
+        """
         if hello.settings.run_id != run_id:
             raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
         if self._is_closed:  # This process may lead the job again, and then with another one.
@@ -164,13 +175,21 @@ class HostedJobs:
         self._refusals.refuse(run_id, connection, text)
 
     def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
-        """Keep the heartbeat of an agent without a session, to answer it when there is one."""
+        """Keep the heartbeat of an agent that waits until this coordinator leads its job.
+
+        It is answered when the agent has attached. Heartbeats of others, and more than 16 of one
+        agent, are dropped.
+        """
         waiting = connection.owner
         if isinstance(waiting, _Waiting) and len(waiting.heartbeats) < EARLY_MAX:
             waiting.heartbeats.append(heartbeat)
 
     def asked(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
-        """Handle the request or question of a person, who waits on this connection."""
+        """Handle the request or question of a person, who waits on this connection.
+
+        A job that is not hosted here is refused, with words about who leads it. Raises MessageError
+        as `JobWatch.asked` does.
+        """
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
             job.asked(connection, question)
@@ -183,7 +202,7 @@ class HostedJobs:
             task.add_done_callback(self._leading.discard)
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
-        """Handle a guard's report that its agent died.
+        """Handle the report of an agent's death from its guard, a helper process that outlives it.
 
         The agent may have attached only to another coordinator, from which this one has taken over
         or is about to.
@@ -201,11 +220,15 @@ class HostedJobs:
 
     @property
     def all(self) -> list[HostedJob]:
-        """The ended lives that agents still leave, and the present ones."""
+        """The ended lives that agents have not left yet, and the lives that new agents join."""
         return [*self._ended, *self._jobs.values()]
 
     def _no_room(self, hello: m.Attach) -> str:
-        """Return why no other life of a job can be hosted, should this agent need one."""
+        """Return why no other life of a job can be hosted.
+
+        Empty: it can, or this agent needs none. A job that all agents have left is forgotten to
+        make room.
+        """
         run_id = hello.settings.run_id
         job = self._jobs.get(run_id)
         if job is not None and (job.verdict is None or job.knows(hello.incarnation)):
@@ -214,7 +237,10 @@ class HostedJobs:
         return found.text if isinstance(found, lives.NoRoom) else ""
 
     def _job_of(self, hello: m.Attach) -> HostedJob | None:
-        """Return the life that this agent belongs to; None: its verdict is not recorded yet."""
+        """Return the life that this agent belongs to, which is begun or made where it is missing.
+
+        None: the agent has to come again, since the verdict of its life is not recorded yet.
+        """
         settings, run_id = hello.settings, hello.settings.run_id
         job = self._jobs.get(run_id)
         known_by = (each for each in self.all if each.settings.run_id == run_id)
@@ -241,7 +267,7 @@ class HostedJobs:
         return None
 
     def _hosted(self, run_id: str) -> Hosted:
-        """Return the hosted lives of this job."""
+        """Return the life of this job that new agents join, and the number of its ended lives."""
         held = len(self._ended_of(run_id))
         if (job := self._jobs.get(run_id)) is None:
             return Hosted(held=held)
@@ -311,7 +337,10 @@ class HostedJobs:
     def _ended_life(
         self, settings: SharedSettings, incarnation: int, verdict: Verdict
     ) -> HostedJob:
-        """Return an ended life for an agent that has not heard its verdict."""
+        """Return an ended life for an agent that has not heard its verdict.
+
+        It is made if missing.
+        """
         for job in self._ended:
             if job.settings == settings and job.life.incarnation == incarnation:
                 return job
@@ -337,7 +366,10 @@ class HostedJobs:
     # Jobs that are led by a register
 
     def _leadership(self, run_id: str) -> Leadership | None:
-        """Return the leadership by which this coordinator leads the job."""
+        """Return the leadership by which this coordinator leads the job.
+
+        None: it does not lead the job, or hosts jobs without registers.
+        """
         return None if self._hosting.led is None else self._hosting.led.of(run_id)
 
     def _epoch_of(self, run_id: str) -> int:
@@ -346,7 +378,10 @@ class HostedJobs:
         return self._epoch if leadership is None else leadership.lead.epoch.as_int()
 
     def _wait_to_lead(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
-        """Attach the agent when this coordinator leads its job."""
+        """Keep the agent waiting while this coordinator tries to become the leader of its job.
+
+        Then the agent is attached, or refused if that failed.
+        """
         is_first = run_id not in self._waiting
         connection.owner = waiting = _Waiting(connection, hello)
         self._waiting.setdefault(run_id, {})[hello.incarnation] = waiting
@@ -377,7 +412,10 @@ class HostedJobs:
             self._emptied(job)
 
     def lead(self, run_id: str, leadership: Leadership) -> None:
-        """Lead the job from now on. Safe to call twice."""
+        """Host the job from now on by the leadership that was just won.
+
+        A job of a former leader is continued. Safe to call twice.
+        """
         if leadership.is_kept:
             return
         self._take_over(run_id, leadership)
@@ -386,7 +424,10 @@ class HostedJobs:
             self._emptied(job)
 
     def _take_over(self, run_id: str, leadership: Leadership) -> bool:
-        """Continue the job of the former leader, if there is one."""
+        """Continue the job of the former leader, and return True.
+
+        False: the register has no job.
+        """
         for life in (leadership.duties.before, leadership.duties.over):
             if life is not None:
                 self._lives.over(run_id, life, self._loop.time())
@@ -407,7 +448,11 @@ class HostedJobs:
         return True
 
     def _deposed(self, run_id: str, why: str) -> None:
-        """Close this job, whose agents have to look for the new leader."""
+        """Close all lives of this job, since another process may lead it.
+
+        Agents look for that leader. If this leader has named a successor, agents are told its
+        addresses first.
+        """
         assert self._hosting.led is not None
         self._hosting.on_record(run_id, kinds.DEPOSED(why=why))
         leadership = self._leadership(run_id)
@@ -425,7 +470,11 @@ class HostedJobs:
         return [job for job in self._ended if job.settings.run_id == run_id]
 
     def _emptied(self, job: HostedJob) -> None:
-        """End the wait for the last session of a job, and forget the job later."""
+        """Handle that a life of a job may have no session left.
+
+        If there is none, `wait_empty` returns. An ended life is closed, the present one is
+        forgotten later.
+        """
         if job.sessions:
             return
         if self._empty is not None and not self._empty.done():

@@ -28,7 +28,8 @@ _OPEN_FILES_CAP = 1 << 20
 _TRIES_FOR_A_COMMON_PORT = 16
 _LEAST_ROOM = 8
 KEEPALIVE_S = 60
-"""The silence in seconds after which a connection is probed; it ends after nine probes."""
+"""The silence in seconds after which a connection is probed, and the time between two probes. After
+nine probes without an answer (Linux's default) it ends."""
 OWN_FILES = 64
 """The descriptors that a process with a coordinator may need besides connections: files, pipes, and
 connections that are being closed."""
@@ -42,18 +43,23 @@ class ListenRefusal(Enum):
 
 
 class BindRefused(Struct, frozen=True):
-    """The reason why this node is a client; `why` is half a line for display."""
+    """The reason why this node does not host, so that it is a client.
+
+    `why` is half a line for display.
+    """
 
     refusal: ListenRefusal
     why: str
 
 
 def try_bind(addresses: Sequence[Address], port: int) -> list[socket.socket] | BindRefused:
-    """Listen on those of `addresses` that are local, all on one port; the caller closes them.
+    """Listen on those of `addresses` that are local, all on one port.
 
-    `port` 0 lets the system choose one port for all. The sockets do not block. Safe to retry.
+    The caller closes the sockets. `port` 0 lets the system choose one port for all. The sockets do
+    not block. Safe to retry. Returns `BindRefused` when no address is local, or the port is in use.
 
-    Raises UsageError when the port is not allowed to this user.
+    Raises UsageError when the port is not allowed to this user, or a link-local address lacks its
+    interface. Raises InfrastructureError for other failures.
     """
     tries = 1 if port else _TRIES_FOR_A_COMMON_PORT
     while True:
@@ -64,19 +70,19 @@ def try_bind(addresses: Sequence[Address], port: int) -> list[socket.socket] | B
 
 
 def bind_wildcard(port: int) -> list[socket.socket] | BindRefused:
-    """Listen on every address, IPv4 and (where the machine has it) IPv6, if the user chose that.
+    """Listen on every address of this machine, IPv4 and (where it has it) IPv6.
 
-    Raises UsageError when the port is not allowed to this user.
+    Returns and raises as `try_bind` does.
     """
     return try_bind((Address("0.0.0.0", port), Address("::", port)), port)
 
 
 def refuse_loopback_name(host: str, addresses: Sequence[Address], max_nodes: int) -> None:
-    """Raise UsageError for a name of this machine that resolves to loopback.
+    """Raise UsageError for a name that resolves to loopback on this machine.
 
-    It would make every node its own coordinator. Debian writes such a line (127.0.1.1) to
-    /etc/hosts. A literal address or `localhost` is taken as written, and a job of one node can't be
-    split.
+    With such a name every node would be its own coordinator. Debian writes such a line (127.0.1.1)
+    to /etc/hosts. A literal address or `localhost` is taken as written, and a job of one node can't
+    be split: these pass.
     """
     literal = any(address.host == host for address in addresses)
     if max_nodes < 2 or literal or host == "localhost" or host.endswith(".localhost"):
@@ -91,9 +97,9 @@ def refuse_loopback_name(host: str, addresses: Sequence[Address], max_nodes: int
 
 
 def raise_open_files_limit() -> int:
-    """Allow as many open files as the hard limit permits (at most 2^20); the new soft limit.
+    """Allow as many open files as the hard limit permits (at most 2^20); return the soft limit.
 
-    Children inherit it: what spawns workers restores theirs.
+    Children inherit the limit: code that starts workers restores theirs.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES_CAP if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES_CAP)
@@ -107,7 +113,10 @@ def raise_open_files_limit() -> int:
 
 
 def connection_room(reserved: int) -> int:
-    """Return how many connections fit beside the open descriptors and `reserved` more."""
+    """Return how many connections fit beside the open descriptors and `reserved` more.
+
+    At least 8.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _OPEN_FILES_CAP if soft == resource.RLIM_INFINITY else min(soft, _OPEN_FILES_CAP)
     try:
@@ -118,7 +127,10 @@ def connection_room(reserved: int) -> int:
 
 
 def listen_backlog() -> int:
-    """Return the longest queue of unaccepted connections that the kernel allows."""
+    """Return the longest queue of unaccepted connections that the kernel allows.
+
+    4096 if unknown.
+    """
     try:
         with open("/proc/sys/net/core/somaxconn", "rb") as setting:
             return int(setting.read())

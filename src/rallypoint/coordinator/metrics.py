@@ -44,11 +44,11 @@ class CoordinatorMetrics:
         self._failures = Counter[str]()
 
     def record(self, record: Record) -> None:
-        """Count an event."""
+        """Count an event by its name."""
         self._events[record.name] += 1
 
     def measured(self, calls: Caller) -> Caller:
-        """Return a caller that measures the calls.
+        """Return a caller that measures the duration and failures of the calls of registers.
 
         A call is measured from the request to its answer, including the wait for earlier calls.
         """
@@ -66,7 +66,11 @@ class CoordinatorMetrics:
         future.add_done_callback(ended)
 
     def text(self, coordinator: Coordinator, led: ManyLeaderships | None, loop_lag_s: float) -> str:
-        """Return all present metrics. `led` is None if jobs are not kept."""
+        """Return all present metrics as Prometheus reads them.
+
+        `led` is None if jobs have no registers. `loop_lag_s`: the event loop's longest recent
+        delay.
+        """
         families = (
             *self._hosted(coordinator),
             *([] if led is None else self._led(led)),
@@ -135,7 +139,7 @@ class _Measured:
         self._calls, self._on_call = calls, on_call
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Submit a call, and measure it."""
+        """Submit a call to the underlying caller, and measure it."""
         future = self._calls.submit(call)
         method = call.func if isinstance(call, partial) else call
         name = getattr(method, "__name__", "other")

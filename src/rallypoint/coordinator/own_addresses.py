@@ -54,9 +54,10 @@ def own_addresses() -> tuple[Address, ...]:
 
 
 def addresses_of(host: str) -> tuple[Address, ...]:
-    """Return the addresses of this machine's own name or address. Raises UsageError.
+    """Return the addresses of a name or address that a person gave for this machine.
 
-    May block for a name.
+    A name's loopback addresses are left out if it has others. Raises UsageError if the name does
+    not resolve. May block for a name.
     """
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
@@ -68,9 +69,10 @@ def addresses_of(host: str) -> tuple[Address, ...]:
 
 
 def reachable_host(name: str, addresses: Sequence[Address]) -> str:
-    """Return the address at which other nodes reach this one, whose `name` has these addresses.
+    """Return an address at which other nodes reach this one, whose `name` has these addresses.
 
-    Debian writes the name to /etc/hosts as 127.0.1.1.
+    Loopback does not count: Debian writes the name to /etc/hosts as 127.0.1.1. If the name has no
+    other address, one of `own_addresses` is returned.
     """
     return (meant_addresses(name, addresses, "") or own_addresses())[0].host
 
@@ -78,7 +80,8 @@ def reachable_host(name: str, addresses: Sequence[Address]) -> str:
 def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str:
     """Return why no other machine reaches a leader at these addresses; empty: others may.
 
-    `local_addr` is the address that was given. Loopback that was spelled out is intended.
+    `local_addr` is the value of --local-addr, if one was given. Loopback that was spelled out there
+    is intended.
     """
     first = addresses[0].host
     if not all(address.is_loopback for address in addresses):
@@ -133,7 +136,8 @@ def listen_as_leader(
 ) -> list[socket.socket]:
     """Return listening sockets on the address given for this node, else on all of this machine's.
 
-    `is_alone`: no other machine has to reach it.
+    `ports` as for `bind_for_leader`. `is_alone`: no other machine has to reach it, so that loopback
+    is enough. May block for a name. Raises as `addresses_of` and `bind_for_leader` do.
     """
     if local_addr is not None:
         addresses = addresses_of(local_addr)
@@ -148,8 +152,10 @@ def bind_for_leader(
     """Return listening sockets on all of these addresses that are this machine's.
 
     They share one port of `ports` (the first and the last; (0, 0): 29400 if it is free, else any).
-    `flag` is the option that chose the addresses. Raises UsageError for addresses that are not this
-    machine's, InfrastructureError if no port is free.
+    `flag` is the option that chose the addresses, for error texts.
+
+    Raises UsageError if none of the addresses is this machine's, InfrastructureError if no port is
+    free, and either one as `try_bind` does.
     """
     first, last = ports
     wanted = [DEFAULT_COORDINATOR_PORT, 0] if not first else range(first, last + 1)

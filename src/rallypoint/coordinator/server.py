@@ -32,18 +32,20 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leading.leadership import Leadership
 
 HANDSHAKE_TIME_S = 10.0
-"""The time in seconds after which a connection that has not attached is closed."""
+"""The time in seconds after which a connection is closed if its peer has not proved that it belongs
+to a job."""
 
 LookupToken = Callable[[str], bytes | None]
 
 
 class _AttachedCandidate:
-    """The connection of a candidate for a job that this coordinator leads."""
+    """The connection of a candidate (`rallypoint serve --candidate`) for a job that is led here."""
 
     def __init__(self, connection: ServerConnection, leadership: Leadership, number: int) -> None:
         """Keep the connection of a candidate.
 
-        `number`: the one that it has named first. It has no other on this connection.
+        `number`: the candidate's number in its first heartbeat on this connection. Heartbeats with
+        another number close the connection.
         """
         # Most coordinators have no candidates.
         from rallypoint.core.takeover.speakers import candidate
@@ -52,7 +54,11 @@ class _AttachedCandidate:
         self._speaker = candidate(connection.number, number)
 
     def heard(self, heartbeat: m.Heartbeat) -> None:
-        """Note the heartbeat of a candidate."""
+        """Handle a heartbeat of the candidate, which promises not to claim the job for a time.
+
+        Acknowledge it if this process is sure that it leads. Close the connection if the heartbeat
+        has no promise, or that of another candidate.
+        """
         promise = heartbeat.promise
         if promise is None or not self._speaker.promises(promise):
             self._connection.close()
@@ -61,14 +67,14 @@ class _AttachedCandidate:
 
 
 class Volume(Struct):
-    """The bytes of all connections up to now."""
+    """The numbers of bytes received and sent on all connections of agents and people up to now."""
 
     received: int = 0
     sent: int = 0
 
 
 class _Counted(ServerConnection):
-    """A connection that adds its bytes to its coordinator's."""
+    """A connection that adds its bytes to the `Volume` of its coordinator."""
 
     def __init__(self, coordinator: Coordinator, number: int, peer: str) -> None:
         super().__init__(coordinator, number, peer)
@@ -84,7 +90,10 @@ class _Counted(ServerConnection):
 
 
 class Coordinator:
-    """A coordinator, which accepts from construction to `close`. For the thread of the loop."""
+    """The coordinator of one or many jobs, which accepts connections from construction to `close`.
+
+    For the thread of the loop.
+    """
 
     def __init__(
         self,
@@ -94,11 +103,11 @@ class Coordinator:
         adopt: Callable[[socket], None] | None = None,
         admission: AdmissionLimits | None = None,
     ) -> None:
-        """`lookup_token`: the token of a run id, if it has one; None: `--insecure`.
+        """`lookup_token` returns the token of a run id, or None if it has none.
 
-        Then no peer proves anything. `adopt` gets connections for the round store, where that
-        shares the port. `admission`: how many connections there may be, if not as many as files are
-        free.
+        Without it (`--insecure`) no peer proves anything. `adopt` gets connections for the round
+        store, where that shares the port. `admission` limits the connections; None: as many as
+        files are free.
         """
         self._listeners = list(listeners)
         self._lookup_token = lookup_token
@@ -112,7 +121,7 @@ class Coordinator:
         self._acceptor = Acceptor(self._listeners, admission, self._take, adopt, self._log)
 
     def close(self) -> None:
-        """Stop listening and drop everything. Safe to call twice."""
+        """Stop listening, and close all jobs and connections. Safe to call twice."""
         self._acceptor.close()
         for listener in self._listeners:
             listener.close()
@@ -121,11 +130,14 @@ class Coordinator:
 
     @property
     def traffic(self) -> Traffic:
-        """The traffic on its connections."""
+        """The numbers of its connections: accepted, open and refused."""
         return self._acceptor.traffic
 
     async def vacate(self) -> None:
-        """Give up all jobs before `close`, so that another coordinator may take over at once."""
+        """Give up the jobs that it leads by registers, before `close`.
+
+        So another coordinator may take over at once. Without registers it does nothing.
+        """
         if self._led is not None:
             await self._led.vacate()
 
@@ -171,7 +183,7 @@ class Coordinator:
             owner.collected(connection, message)
 
     def _heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
-        """Handle the heartbeat of an agent that has not attached."""
+        """Handle a heartbeat of a candidate, or of an agent that has not attached."""
         owner, promise = connection.owner, heartbeat.promise
         if isinstance(owner, str) and promise is not None and promise.candidate:
             self._acceptor.proved(connection.number)

@@ -53,34 +53,35 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
 STATUS_S = 60.0
 """The interval in seconds of statuses in the history file, besides those after changes."""
 LOOK_S = 10.0
-"""Seconds between two looks for a worker that holds the job up."""
+"""The least time in seconds between two looks for a node that holds the job up."""
 LIGHT_NODES = 1000
-"""The number of nodes from which a status is expensive."""
+"""The most nodes of a job for which it is cheap to make a status."""
 CARRY_S = 2.0
-"""The largest age in seconds of the history that the next coordinator gets."""
+"""The age in seconds at which the history for the next coordinator is renewed, at a heartbeat."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
 """The most bytes of past events in one answer, and the approximate size of an event without its
 sentence."""
 FOLLOWERS_MAX = 64
-"""The most people who follow one job at once."""
+"""The most people who follow one job's events at once, and the most who follow its status."""
 
 
 class HistoryFile(Struct):
-    """The file of the history."""
+    """The file of one job's history, and what was last written to it."""
 
     write: Callable[[HistoryLine], None]
     is_light: bool = False
     """Whether the file has to cost little, because no option asks for it."""
     status_at: float = -inf
-    """When the last status was written, by the loop's clock."""
+    """When the last status was due, in seconds of the loop's clock."""
     looked_at: float = -inf
-    """The time of the last look for a worker that holds the job up."""
+    """The time of the last look for a node that holds the job up, in seconds of the loop's
+    clock."""
     behind: str = ""
-    """The node of that worker in the last status; empty: there was none."""
+    """The id of the node that held the job up in the last status; empty: none did."""
     is_due: bool = False
     """Whether something has changed since the last status."""
     told: tuple[Spending | None, Cause | None] = (None, None)
-    """The job's activity in the last status, and the cause of the end of its round."""
+    """The job's activity in the last status, and the presumed cause of the end of its round."""
 
 
 class _End(Struct):
@@ -116,7 +117,10 @@ def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
 
 
 class JobWatch:
-    """The viewers of one job. For the thread of the loop. Never blocks."""
+    """The history of one job, and the people who ask about it or follow it.
+
+    For the thread of the loop. Never blocks.
+    """
 
     def __init__(
         self,
@@ -124,7 +128,10 @@ class JobWatch:
         clock: Callable[[], float],
         connection_of: Callable[[int], ServerConnection | None],
     ) -> None:
-        """`clock`: of the loop. `connection_of`: the one of this number, if it is there."""
+        """`clock` returns the time of the loop in seconds.
+
+        `connection_of` returns the agent's connection of a number; None: there is none.
+        """
         self._sessions, self._clock = sessions, clock
         # The leader before has numbered its events from less, as what it asked of workers.
         number = sessions.job.notices
@@ -138,7 +145,8 @@ class JobWatch:
         is_over = sessions.verdict is not None
         self._end = _End(is_recorded=is_over)
         self._watchers: dict[int, ServerConnection] = {}
-        """The viewers who want the status once more when the job has ended."""
+        """The viewers who follow the status, and get it once more when the job has ended, by the
+        numbers of the connections."""
         self._requests = requests.Requests()
         self._people: dict[int, ServerConnection] = {}
         """The people with open requests, by the numbers of their connections."""
@@ -149,7 +157,7 @@ class JobWatch:
 
     @property
     def gatherings(self) -> Gatherings:
-        """The questions of people about workers, made at the first question."""
+        """The questions of people about workers' output and stacks; made when first used."""
         if self._gatherings is None:
             from rallypoint.coordinator.gathering import Gatherings
 
@@ -157,7 +165,7 @@ class JobWatch:
         return self._gatherings
 
     def close(self) -> None:
-        """Close the viewers: the job is hosted no more."""
+        """Drop the open questions about workers: the job is hosted no more."""
         if self._gatherings is not None:
             self._gatherings.close()
 
@@ -168,7 +176,7 @@ class JobWatch:
 
     @property
     def view(self) -> JobView:
-        """Return the present view of the job, as far as people may see it."""
+        """The present view of the job, as far as people may see it."""
         view = view_of(self._sessions.job, self.history, self._heard, self._clock())
         if self._is_ending:
             return replace(
@@ -178,20 +186,20 @@ class JobWatch:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether there is a verdict that people may not see yet.
+        """Whether there is a verdict that is not recorded yet, so that people may not see it.
 
-        Another coordinator might find another one.
+        A coordinator that takes over now might reach another verdict.
         """
         return self._sessions.verdict is not None and not self._end.is_recorded
 
     @property
     def _is_recovering(self) -> bool:
-        """Whether a takeover is in progress, so that running workers are unknown."""
+        """Whether this coordinator has taken the job over, and can't know yet which workers run."""
         return self._handover is not None and self._handover.recovery is not None
 
     @property
     def _waits_for(self) -> str:
-        """The nodes or the event that the job waits for, in the words of a view."""
+        """The nodes or the event that the job waits for, in words for a person."""
         if self._handover is None or (recovery := self._handover.recovery) is None:
             return waits_for(self._sessions.job, self.history)
         nodes = count(recovery.record.nodes, "node")
@@ -200,11 +208,14 @@ class JobWatch:
 
     @property
     def goodput(self) -> GoodputView:
-        """The use of the job's time up to now."""
+        """The goodput of the job up to now: how its time was used."""
         return goodput_view(self.history, self._clock())
 
     def record(self, record: Record) -> None:
-        """Record an event of the job."""
+        """Add an event to the job's history, write it to the file, and send it to those who follow.
+
+        After the event of the verdict all who follow are told the end, and answers end.
+        """
         is_last = record.name == VERDICT.name
         self._end.is_recorded |= is_last
         self.noted()  # It belongs to the newest round, which has perhaps just been formed.
@@ -223,9 +234,9 @@ class JobWatch:
     def write_to(
         self, write: Callable[[HistoryLine], None], *, took_over: bool, is_light: bool = False
     ) -> None:
-        """Write the history there from now on.
+        """Pass the lines of the history file to `write` from now on.
 
-        `took_over`: another coordinator had led the job. `is_light`: of a large job no status is
+        `took_over`: another coordinator had led the job. `is_light`: no status of a large job is
         written before it has ended.
         """
         self._file, job = HistoryFile(write, is_light), self._sessions.job
@@ -242,7 +253,10 @@ class JobWatch:
         self._go_on(newest, is_active=is_active)
 
     def go_on(self) -> None:
-        """Resume the waiting questions where no round is active and the state is known."""
+        """Continue the history of a job whose state came from a former coordinator.
+
+        No round is active, and all of the state is known.
+        """
         self._go_on(self._sessions.job.round.round - 1, is_active=False)
 
     def _go_on(self, newest: int, *, is_active: bool) -> None:
@@ -252,16 +266,14 @@ class JobWatch:
             self.history.carry_on(job.carried, self._clock())
 
     def carry(self) -> None:
-        """Hand the present history over to the next coordinator."""
+        """Store the present history in the job's state, for the next coordinator."""
         self._carried_at = self._clock()
         self._sessions.job.carried = self.history.carried(self._clock())
 
     def heard(self, connection: int, beat: m.Heartbeat) -> Record | None:
-        """Note a heartbeat of the agent on this connection.
+        """Note the progress and the past rounds in a heartbeat of the agent on this connection.
 
-        O(1), except once in a while.
-
-        Returns an event to show, if there is one.
+        O(1), except once in a while. Returns an event to show, if there is one.
         """
         if self.carries and self._carried_at <= self._clock() - CARRY_S:
             self.carry()
@@ -279,7 +291,10 @@ class JobWatch:
         return self._progressed(session.ref.node_id, beat.progress)
 
     def noted(self) -> None:
-        """Note that something has happened to the job."""
+        """Bring the history and its file up to date, after something happened to the job.
+
+        Does nothing while a takeover is not complete, or a verdict is not recorded.
+        """
         if self._is_recovering:
             return
         formed, end = self.history.rounds_formed, self._end
@@ -298,16 +313,16 @@ class JobWatch:
 
     @property
     def has_news(self) -> bool:
-        """Whether `write_news` is to be called soon. Workers that start do not wait for it."""
+        """Whether a status is due in the history file: `write_news` is to be called soon."""
         return self._file is not None and self._file.is_due
 
     def write_news(self) -> None:
-        """Write a status into the file of the history, if something has changed."""
+        """Write a status into the history file, if `has_news`."""
         if self.has_news:
             self._write_status()
 
     def whole(self, ended: m.Ended) -> m.Ended:
-        """Return the message with the use of the job's time, which is known now."""
+        """Return the message about the job's end, with the job's goodput if a round was formed."""
         if self._end.goodput is None and self.history.rounds_formed:
             self.noted()
             self._end.goodput = limits.fit(self.goodput)
@@ -324,7 +339,7 @@ class JobWatch:
         return record
 
     def joined(self, connection: int) -> None:
-        """Note that the agent on this connection has reported that no workers run there."""
+        """Note that the agent on this connection has reported that none of its workers run."""
         session = self._of_node(connection)
         if session is not None:
             self.history.stopped(session.ref.node_id, self._clock())
@@ -332,16 +347,17 @@ class JobWatch:
     def _of_node(self, connection: int) -> Session | None:
         """Return the session of this connection.
 
-        None: its agent waits for the id of another agent.
+        None: it has none, or its agent waits for a node id that another agent still has.
         """
         session = self._sessions.on(connection)
         is_holder = session is not None and self._sessions.of_node(session.ref.node_id) is session
         return session if is_holder else None
 
     def asked(self, connection: ServerConnection, question: Ask) -> PersonWants | None:
-        """Answer the question of a person, who waits on this connection. Raises MessageError.
+        """Answer the question or request of a person, who waits on this connection.
 
-        Returns a request to carry out now, if it is one that is permitted.
+        Returns a request that is permitted, for the caller to carry out now; else None. Raises
+        MessageError where too many follow, or a question is still being answered.
         """
         if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
             refuse_answer(connection, text, is_final=False, recovers=True)
@@ -364,9 +380,9 @@ class JobWatch:
 
     @property
     def _older_node(self) -> str:
-        """A node of the newest world with an older version of Rallypoint; empty: there is none.
+        """A node of the newest world whose agent speaks a session protocol older than `SINCE`.
 
-        O(number of nodes).
+        Empty: there is none. O(number of nodes).
         """
         sessions = map(self._sessions.of_node, self._sessions.job.assigned)
         found = ((each.ref.node_id, each.connection) for each in sessions if each is not None)
@@ -374,7 +390,10 @@ class JobWatch:
         return next((node for node, one in known if one and one.version < SINCE), "")
 
     def _step_requests(self, event: requests.RequestEvent) -> PersonWants | None:
-        """Apply the event, answer people, and return the request to carry out now."""
+        """Apply the event to people's requests and answer them.
+
+        Return a request to carry out now.
+        """
         wanted = None
         for effect in requests.step(self._requests, event, self._sessions.job):
             match effect:
@@ -387,7 +406,10 @@ class JobWatch:
         return wanted
 
     def answer_requests(self) -> None:
-        """Answer people whose requests are done; called when the job's decisions are recorded."""
+        """Answer people whose requests are done.
+
+        Called while the job's decisions are all recorded.
+        """
         self._step_requests(requests.AllRecorded())
 
     def _answer(self, connection: ServerConnection, question: Ask) -> None:
@@ -409,7 +431,7 @@ class JobWatch:
                 self.gatherings.taken(connection.number)
 
     def collected(self, connection: int, piece: m.Collected) -> None:
-        """Pass a piece from an agent to the person who asked, here or at a former coordinator."""
+        """Pass a piece of an answer from an agent to the person who asked for it, if any waits."""
         if self._gatherings is not None:
             self._gatherings.collected(connection, piece)
 
@@ -423,7 +445,7 @@ class JobWatch:
             self._gatherings.closed(connection)
 
     def _admit(self, others: dict[int, ServerConnection], connection: ServerConnection) -> None:
-        """Admit a viewer. Raises MessageError where there are too many."""
+        """Add a viewer's connection to `others`. Raises MessageError where there are too many."""
         if len(others) >= FOLLOWERS_MAX and connection.number not in others:
             raise MessageError(f"{FOLLOWERS_MAX} others follow this job already")
         others[connection.number] = connection
@@ -441,7 +463,10 @@ class JobWatch:
             answer(connection, entry, is_last=entry is entries[-1] and not follows)
 
     def _pass_on(self, *, is_last: bool = False) -> bool:
-        """Write new events and rounds, and return whether a round is over."""
+        """Write new events and rounds to the file, and send the events to those who follow.
+
+        Return whether a round is over.
+        """
         news, is_over = self.history.news, False
         while news:
             new = news.popleft()
@@ -456,7 +481,10 @@ class JobWatch:
         return is_over
 
     def _look_for_news(self, file: HistoryFile) -> None:
-        """Write the status if it is due, or if another worker holds the job up. O(nodes)."""
+        """Write the status if it is due, or if another node than before holds the job up.
+
+        O(nodes).
+        """
         file.looked_at = self._clock()
         if file.status_at <= file.looked_at - STATUS_S:
             self._write_status()
@@ -470,15 +498,18 @@ class JobWatch:
     def _has_changed(self, file: HistoryFile) -> bool:
         """Return whether the job's status differs from the last one in the file.
 
-        It also does when more is known of the end of the round: all agents may be killed before the
-        next status.
+        Always False for a large job. It also differs when more is known of the end of the round:
+        all agents may be killed before the next status.
         """
         if not self._is_small:
             return False
         return file.told != (self.history.account.now, presumed_cause(self._sessions.job))
 
     def _write_status(self, view: JobView | None = None) -> None:
-        """`view`: the present one, if it is known."""
+        """Write a status into the history file; none of a large job in a light file before its end.
+
+        `view`: the present one, if it is known.
+        """
         if self._file is not None:
             self._file.status_at, self._file.is_due = self._clock(), False
             if not self._is_small and self._file.is_light and not self._end.is_recorded:

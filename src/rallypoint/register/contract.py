@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 Token = Any
-"""Opaque; equal tokens mean the same version of the value."""
+"""The token of one version of a value, opaque to its users; equal tokens mean the same version."""
 
 
 class RendezvousBackend(ABC):
-    """One value with compare-and-swap. Methods may block; they are called from one thread each."""
+    """One value with compare-and-swap, in a store that several processes share.
+
+    Methods may block. A handler or a coordinator calls them from one thread, and `wait_for_change`
+    from another.
+    """
 
     @property
     @abstractmethod
@@ -53,8 +57,9 @@ class WakingBackend(Protocol):
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Block until the value's token differs from `token`, or `timeout` seconds have passed.
 
-        Called from a thread of its own. True may be a false alarm; False: nothing was seen. A
-        backend may also have `stop_waiting()`, which ends such calls early: a handler is closed.
+        Called from a thread of its own. True: it may differ, which can be a false alarm. False: no
+        change was seen. A backend may also have `stop_waiting()`, which ends such calls early; it
+        is called when a handler is closed.
         """
 
 
@@ -66,10 +71,10 @@ class BeatingBackend(Protocol):
     """
 
     def set_beat(self, node: str, beat: int) -> None:
-        """Store the counter of a node; it is there before the node joins."""
+        """Store the heartbeat counter of a node. The first one is stored before the node joins."""
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """Return the counters of nodes, in order; -1 where there is none."""
+        """Return the heartbeat counters of these nodes, in their order; -1 where there is none."""
 
 
 @runtime_checkable
@@ -81,7 +86,7 @@ class JoinRequestBackend(Protocol):
     """
 
     def post_join_request(self, request: bytes) -> int:
-        """Leave a join request; returns its number: 1, 2, 3 and so on for this run id."""
+        """Store a join request and return its number: 1, 2, 3 and so on for this run id."""
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
         """Return the requests with higher numbers, in order.
@@ -101,7 +106,7 @@ class ForgettingBackend(Protocol):
         """
 
     def delete_beat(self, node: str) -> None:
-        """Delete the counter of a node that has left; later reads return -1."""
+        """Delete the heartbeat counter of a node that has left; later reads return -1."""
 
 
 class MemoryRendezvousBackend(RendezvousBackend):
@@ -135,18 +140,21 @@ class MemoryRendezvousBackend(RendezvousBackend):
             return None if self._state is None else (self._state, self._version, was_set)
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Wait until the version differs from `token`; return False after `timeout`."""
+        """Wait until the version differs from `token`, and return True.
+
+        Return False after `timeout` seconds.
+        """
         known = token or 0
         with self._changed:
             return self._changed.wait_for(lambda: self._version != known, timeout)
 
     def set_beat(self, node: str, beat: int) -> None:
-        """Set the counter of a node."""
+        """Set the heartbeat counter of a node."""
         with self._changed:
             self._beats[node] = beat
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """Return the counters of nodes."""
+        """Return the heartbeat counters of these nodes, in their order; -1 where there is none."""
         with self._changed:
             return [self._beats.get(node, -1) for node in nodes]
 
@@ -157,7 +165,7 @@ class MemoryRendezvousBackend(RendezvousBackend):
             return len(self._requests)
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Return the join requests after this number."""
+        """Return the join requests with higher numbers, in order; None for deleted ones."""
         with self._changed:
             return list(self._requests[number:])
 
@@ -168,6 +176,6 @@ class MemoryRendezvousBackend(RendezvousBackend):
                 self._requests[number - 1] = None
 
     def delete_beat(self, node: str) -> None:
-        """Delete the counter of a node."""
+        """Delete the heartbeat counter of a node."""
         with self._changed:
             self._beats.pop(node, None)

@@ -47,7 +47,7 @@ class Wording(Struct, frozen=True):
     """The parts of messages that depend on the engine."""
 
     check: str
-    """The thing to check if the engine does not answer: `see that it runs there`."""
+    """The advice to a user if the engine does not answer: `see that it runs there`."""
     same: Callable[[], str]
     """Returns the condition that must hold on all nodes: `... is the same directory on all of
     them`. Blocks."""
@@ -66,22 +66,23 @@ class Use(Struct, frozen=True):
     nodes: tuple[int, int] = (1, 1)
     """The least and the largest number of nodes of that job."""
     limit_s: float = HOLD_S / 2
-    """The time limit of a call in seconds; then it raises RendezvousConnectionError."""
+    """The seconds within which a call is to end; if not, it raises RendezvousConnectionError. A
+    file system, or an etcd of several members, may take longer."""
 
 
 class LifeLocks(Protocol):
-    """Locks that show which processes on this machine live, across namespaces."""
+    """Locks that show which processes on this machine live, also across containers."""
 
     @property
     def own(self) -> LifeLock | None:
         """The lock that this process holds until it ends; None: it holds no lock."""
 
     def is_free(self, lock: LifeLock) -> bool:
-        """Return whether the process that held this lock has ended."""
+        """Return whether the process that held this lock has ended; False if that is not known."""
 
 
 class Engine(Protocol):
-    """The records of jobs in one place.
+    """The access to the records of jobs in one place.
 
     It is made as `(where, settings, use)`: the endpoint, settings by key, and `Use`. The
     constructor does no I/O, and raises UsageError for an invalid value; the text begins with the
@@ -116,7 +117,8 @@ class Engine(Protocol):
     def changed(self) -> list[str]:
         """Return the run ids of the jobs whose records have changed since the last call.
 
-        Leaves out unreadable records, and raises nothing.
+        The first call returns those of all jobs. Leaves out records whose run id is not known or
+        readable, and raises nothing.
         """
 
     def sweep(self) -> None:
@@ -131,7 +133,10 @@ class LockingEngine(Protocol):
     """An engine with locks that show whether a process lives."""
 
     def life_locks(self) -> LifeLocks | None:
-        """Take a lock for this process; None if locks there can't be trusted. Blocks."""
+        """Take a lock for this process that shows that it lives, and return the locks. Blocks.
+
+        Where locks can't be trusted, it returns None, or locks of which this process has none.
+        """
 
 
 class Row(Struct, frozen=True):
@@ -178,13 +183,16 @@ RENAMED = {"etcd-v2": "etcd"}
 
 
 def renamed_to(name: str) -> str:
-    """Return the present name of an engine whose name has changed (RENAMED)."""
+    """Return the advice to give an engine's present name, in place of an old one (RENAMED)."""
     return f"give {named.rdzv_backend} {RENAMED[name]}, with the same endpoint (it is API v3)"
 
 
 @cache
 def _offered(name: str) -> tuple[Row, str] | None:
-    """Return the row that a package offers, and the name of the package for errors."""
+    """Return the row that a package offers for this name, and words about the offer for errors.
+
+    None: no package offers one. Raises RendezvousPlugInError.
+    """
     from importlib.metadata import entry_points  # Only for an unknown name.
 
     for entry in entry_points(group=GROUP, name=name):
@@ -261,9 +269,10 @@ def chosen(
     settings: Mapping[str, str],
     absolute_path: Callable[[str], str],
 ) -> RegisterConfig:
-    """Return the configuration of an existing engine, with its own settings.
+    """Return the configuration of a register: an engine, its endpoint and its settings.
 
-    `absolute_path` makes names of files absolute. Raises as `find`.
+    `name` is that of an engine that exists, and `where` the endpoint. `absolute_path` makes names
+    of files in the settings absolute. Raises as `find`.
     """
     row = find(name)
     assert row is not None
@@ -274,10 +283,11 @@ def chosen(
 
 
 def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[str]:
-    """Prepare an engine.
+    """Call `Engine.prepare`, and return its remarks. Blocks.
 
-    Errors and remarks begin with how the place was given: by `flag`. Raises as `Engine.prepare`,
-    and UsageError in place of AccessError.
+    UsageErrors, InfrastructureErrors and remarks about the place begin with how it was given: by
+    the option `flag` (empty: --rdzv-endpoint). Raises as `Engine.prepare`, but UsageError in place
+    of AccessError. A RendezvousConnectionError passes unchanged.
     """
     try:
         remarks = engine.prepare()
@@ -293,7 +303,7 @@ def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[st
 
 
 def as_given(register: RegisterConfig, text: str, flag: str = "") -> str:
-    """Return a text about a place, prefixed by the option and value that named it."""
+    """Return a text about a place, prefixed by the option and the value that named the place."""
     row, where = find(register.engine), register.where
     if row is None or not row.needs:
         return f"{named.rdzv_backend} {register.engine}: {text}"
@@ -301,7 +311,7 @@ def as_given(register: RegisterConfig, text: str, flag: str = "") -> str:
 
 
 def unanswered(engine: Engine, register: RegisterConfig, seconds: float, why: str) -> str:
-    """Return the message for a user after a wait of so many seconds.
+    """Return the message for a user after a vain wait of so many seconds for the engine.
 
     `why` is the last error; empty: there was no answer.
     """

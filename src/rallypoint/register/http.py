@@ -39,23 +39,23 @@ _CUT_OFF = "its answer is cut off"
 
 
 class HttpError(Exception):
-    """Why a server is of no use; another one may be."""
+    """The failure of a request at one server; another server may carry it out."""
 
     def __init__(self, why: str, *, is_lasting: bool = False) -> None:
-        """`is_lasting`: it is not worth trying again as it is."""
+        """`is_lasting`: a retry fails as well, until somebody changes something."""
         super().__init__(why)
         self.is_lasting = is_lasting
         self.was_sent = True
         """Whether the server may have executed the request."""
 
     def when_sent(self, was_sent: bool) -> Self:
-        """Set whether the request was sent, and return the error."""
+        """Set whether the server may have executed the request, and return the error."""
         self.was_sent = was_sent
         return self
 
 
 class HttpRequest(NamedTuple):
-    """A request, without the host."""
+    """A request, without the server's host."""
 
     method: str
     path: str
@@ -73,20 +73,21 @@ class HttpReply(NamedTuple):
 
 
 class ServerKind(NamedTuple):
-    """The words of errors about this kind of server."""
+    """The words about this kind of server, for errors."""
 
     name: str
     """The text for a server of another kind, such as `no etcd`."""
     plain: str
-    """The text for a connection without TLS."""
+    """The option that chooses a connection without TLS, such as `protocol=http`."""
     by_tls: str
-    """The text for a connection with TLS."""
+    """The option that chooses a connection with TLS, such as `protocol=https`."""
 
 
 def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
-    """Return a TLS context with these files; an empty name stands for no file.
+    """Return a TLS context with these files.
 
-    Raises ParameterError for an unusable file.
+    Empty: no file, and for `cacert` the system's authorities. Raises ParameterError for an unusable
+    file.
     """
     import ssl  # Costs more than all else that this imports.
 
@@ -107,7 +108,7 @@ def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
 
 
 class HttpConnection:
-    """A connection that is opened when needed.
+    """A connection to a server that is opened when needed.
 
     Blocks; for one thread at a time, except `abort`, which any thread may call.
     """
@@ -118,16 +119,19 @@ class HttpConnection:
         self._wire: _Wire | None = None
         self._has_answered = False
         self.has_repeated = False
-        """The last request was sent twice, and may have been executed twice."""
+        """Whether the last request was sent twice, and so may have been executed twice."""
         self._address, self._tls, self._kind = split_endpoint(endpoint, 0), tls, kind
 
     @property
     def is_open(self) -> bool:
-        """A connection is kept for the next request."""
+        """Whether a connection is kept for the next request."""
         return self._connection is not None
 
     def ask(self, request: HttpRequest, limit_s: float) -> HttpReply:
-        """Ask, and return the answer. Raises HttpError, after `limit_s` at the latest."""
+        """Send the request and return the whole answer. Raises HttpError.
+
+        It ends within `limit_s` seconds, apart from a name server's time.
+        """
         ends_at = time.monotonic() + limit_s
         is_kept, self.has_repeated = self._connection is not None, False
         try:
@@ -154,11 +158,11 @@ class HttpConnection:
     def lines(
         self, request: HttpRequest, limit_s: float, line_limit_s: float
     ) -> Generator[tuple[int, bytes], None, None]:
-        """Yield the status, and the lines of an answer that may be endless, for `limit_s`.
+        """Yield pairs of the status and a line of the answer, which may be endless.
 
-        A line without a line feed is the last one: the server has ended the answer. Raises
-        HttpError, also if the head, or the rest of a line that has begun, does not arrive within
-        `line_limit_s`.
+        Ends after `limit_s` seconds. A line without a line feed is the last one: the server has
+        ended the answer. Raises HttpError, also if the head, or the rest of a line that has begun,
+        does not arrive within `line_limit_s` seconds.
         """
         now = time.monotonic()
         ends_at, patience_ends_at = now + limit_s, now + line_limit_s
@@ -185,7 +189,7 @@ class HttpConnection:
             self.close()
 
     def abort(self) -> None:
-        """End a call of another thread."""
+        """End a call of another thread, which then fails or ends early."""
         if (wire := self._wire) is not None:
             wire.shutdown()
 
@@ -203,7 +207,10 @@ class HttpConnection:
             wire.disconnect()
 
     def _send(self, request: HttpRequest, ends_at: float) -> HTTPResponse:
-        """Send the request. Raises TimeoutError when no head of an answer has come by then."""
+        """Send the request, over a new connection if none is open, and return the answer's head.
+
+        Raises TimeoutError when no head has come by `ends_at`.
+        """
         if self._connection is None or self._wire is None:
             self._connection, self._wire = self._connect(ends_at)
         connection, wire = self._connection, self._wire
@@ -287,7 +294,7 @@ class _Wire:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self.ends_at = 0.0
-        """The time limit, on the monotonic clock."""
+        """The time on the monotonic clock at which an operation ends."""
         self._left, self._what = 0, ""
 
     def allow(self, size: int, what: str) -> None:
@@ -295,7 +302,7 @@ class _Wire:
         self._left, self._what = size, f"{what} has more than {size >> 10} KiB"
 
     def sendall(self, data: bytes) -> None:
-        """Send all. Raises TimeoutError when that was not done by then."""
+        """Send all the data. Raises TimeoutError when that is not done by `ends_at`."""
         view = memoryview(data)
         while view:
             self._socket.settimeout(_left_s(self.ends_at))
@@ -306,7 +313,11 @@ class _Wire:
         return io.BufferedReader(_Received(self))
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Receive more. Raises HttpError after more bytes than are allowed."""
+        """Receive more bytes, and return their number.
+
+        Raises TimeoutError after `ends_at`, and HttpError when all allowed bytes were received
+        before.
+        """
         self._socket.settimeout(_left_s(self.ends_at))
         if self._left <= 0:
             raise HttpError(self._what)
@@ -315,7 +326,7 @@ class _Wire:
         return size
 
     def shutdown(self) -> None:
-        """End an operation of another thread."""
+        """Shut the connection down, which ends an operation of another thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -32,7 +32,7 @@ from rallypoint.threads import CallThread
 T = TypeVar("T")
 
 LEAST_WAIT_S = 0.05
-"""Between two looks, however often the register wakes."""
+"""The least time in seconds between two looks, however often the register wakes."""
 WATCH_S = 60.0
 """The longest watch in seconds; then a new one begins."""
 
@@ -43,7 +43,10 @@ _number = msgspec.msgpack.Decoder(int)
 
 
 class Register(Protocol):
-    """One value with compare-and-swap; `RendezvousBackend` has the contract. Its methods block."""
+    """The place of one job's record: one value with compare-and-swap. Its methods block.
+
+    `RendezvousBackend` has the contract.
+    """
 
     def get_state(self) -> tuple[bytes, Any] | None: ...
 
@@ -52,10 +55,10 @@ class Register(Protocol):
 
 @runtime_checkable
 class RemovableRegister(Protocol):
-    """A register that can be removed."""
+    """A register that can be removed from its store."""
 
     def remove(self, token: Any) -> bool:
-        """Remove the register, unless there is a version after that of the token.
+        """Remove the register, unless the store has a version after that of the token.
 
         Returns whether it was removed.
         """
@@ -63,21 +66,21 @@ class RemovableRegister(Protocol):
 
 @runtime_checkable
 class TriableRegister(Protocol):
-    """A register that can check whether it is writable."""
+    """A register that can check whether a swap would be possible."""
 
     def try_writing(self) -> None:
-        """Do the same operations as a swap, beside the register. Raises as a swap."""
+        """Check that a swap would be possible now, without storing a version. Raises as a swap."""
 
 
 @runtime_checkable
 class WakingRegister(Protocol):
-    """A register that can be waited for, while its other methods are called."""
+    """A register that can be waited for in one thread, while another calls its other methods."""
 
     def wait_for_change(self, token: Any, timeout: float) -> bool:
         """Wait as `WakingBackend` does."""
 
     def stop_waiting(self) -> None:
-        """End a wait early."""
+        """End a wait of another thread early."""
 
 
 @runtime_checkable
@@ -91,7 +94,7 @@ class SureRegister(Protocol):
 
 
 class Caller(Protocol):
-    """Calls the register's methods one after the other, as `threads.CallThread` does."""
+    """The caller of a register's methods, one after the other; `threads.CallThread` is one."""
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
 
@@ -99,7 +102,7 @@ class Caller(Protocol):
 
 
 class RegisterRecord:
-    """A job's record, of which it knows the version that was last read or written.
+    """A job's record in its register; the version that was last read or written is remembered.
 
     For the thread of the loop.
     """
@@ -107,15 +110,16 @@ class RegisterRecord:
     def __init__(
         self, register: Register, thread: Caller, *, is_kept: bool = False, run_id: str = ""
     ) -> None:
-        """`is_kept`: nobody removes it while a node of its job lives.
+        """`is_kept`: nobody removes the record while a node of its job lives.
 
-        One of `serve` is removed when all nodes have left. `run_id`: the job's; empty: a record may
-        be of any job.
+        The record of a job of `rallypoint serve` is removed when all nodes have left. `run_id`: the
+        job's; empty: the record may be of any job.
         """
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
         self.token: Any = None
-        """The token of the version that this process saw last; None: it has seen none."""
+        """The token of the version that this process saw last; None: it has seen none, or there was
+        none."""
         self.found: LeadRecord | None = None
         """The record that the last failed swap found; None: there was none."""
         self._confirmed: LeadRecord | None = None
@@ -125,7 +129,8 @@ class RegisterRecord:
         """Return the record; None: there is none.
 
         Raises RecordError for anything but a record, UnfitRecordError for one that no leader
-        writes, and what the register raises.
+        writes, and what the register raises. That is RendezvousConnectionError if a kept record has
+        disappeared, except from a `SureRegister`.
         """
         data = await self._get()
         return None if data is None else decode(data, self._run_id)
@@ -133,7 +138,7 @@ class RegisterRecord:
     async def swap(self, record: LeadRecord, is_held: Callable[[], bool] = lambda: False) -> bool:
         """Store the record in place of the version seen last.
 
-        Return whether the register holds it now.
+        Return whether the register holds it now. If not, `found` is what the register has instead.
 
         If an earlier swap of the same epoch had an unknown outcome, its version is replaced too.
         `is_held` returns whether no other process can have claimed the job. Raises as `read`.
@@ -156,10 +161,10 @@ class RegisterRecord:
                 return False
 
     def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
-        """Return whether the record that was found is an earlier attempt of this process.
+        """Return whether the record that was found counts as an earlier attempt of this process.
 
-        The last confirmed record with another token is not an attempt: another process has restored
-        it, or has touched it while no process can have claimed the job.
+        The last confirmed record with another token does not, since another process has restored or
+        touched it. It does if `is_held`: no process can have claimed the job.
         """
         if found.epoch != record.epoch:
             return False
@@ -169,7 +174,7 @@ class RegisterRecord:
         return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
 
     async def could_be_written(self) -> bool:
-        """Return whether a swap would succeed now, as far as that can be known."""
+        """Return whether a swap would succeed now; False if the register can't tell."""
         if not isinstance(self._register, TriableRegister):
             return False
         try:
@@ -184,7 +189,10 @@ class RegisterRecord:
         return isinstance(self._register, RemovableRegister)
 
     async def remove(self) -> bool:
-        """Remove the register, unless there is a later version; return whether it was removed."""
+        """Remove the register, unless it has a later version than this process saw.
+
+        Return whether it was removed.
+        """
         assert isinstance(self._register, RemovableRegister)
         return await self._thread.submit(partial(self._register.remove, self.token))
 
@@ -201,20 +209,24 @@ class RegisterRecord:
 
 
 class RegisterWatch:
-    """Wakes a process that reads a register repeatedly, if the register can signal changes.
+    """A wait between two reads of a register, which ends early if the register signals a change.
 
-    It only wakes; the value is read as always. For the thread of the loop.
+    Only the wait is here; the value is read as always. For the thread of the loop.
     """
 
     def __init__(self, register: Register) -> None:
-        """Has a thread from the first wait until `close`, if the register can be waited for."""
+        """Start no thread yet: the first wait does, for a register that signals changes."""
         self.register = register
         self._waking = register if isinstance(register, WakingRegister) else None
         self._thread: CallThread | None = None
         self._waiting: asyncio.Future[bool] | None = None
 
     async def wait(self, token: object, seconds: float) -> None:
-        """Wait until there may be another version than that of `token`, for at most `seconds`."""
+        """Wait until there may be another version than that of `token`, for at most `seconds`.
+
+        If the register can't signal changes, all of these seconds pass; else `LEAST_WAIT_S` of them
+        at least.
+        """
         if self._waking is None or seconds <= LEAST_WAIT_S:
             await asyncio.sleep(seconds)
             return
@@ -229,14 +241,17 @@ class RegisterWatch:
         await asyncio.wait((self._waiting,), timeout=seconds - LEAST_WAIT_S)
 
     def close(self) -> None:
-        """End the wait."""
+        """End a wait for the register, and its thread."""
         if self._waking is not None and self._thread is not None:
             self._thread.close()
             self._waking.stop_waiting()
 
 
 def _retrieve(waiting: asyncio.Future[bool]) -> None:
-    """Retrieve the result; a register that can't be reached wakes, too."""
+    """Retrieve the exception of a wait that failed, so that asyncio does not report it.
+
+    A register that can't be reached ends the wait, too.
+    """
     if not waiting.cancelled():
         waiting.exception()
 
@@ -278,8 +293,8 @@ def recorded_run_id(
 ) -> str:
     """Return the run id in a record, which is not authenticated.
 
-    `name_of` must map it to the register's name. Empty for a job that has just begun, or for
-    anything but a record.
+    Empty if `name_of` does not map the run id to the register's `name`, for a job that has just
+    begun, or for anything but a record.
     """
     with suppress(RallypointError):
         job = decode(content).job
@@ -304,7 +319,7 @@ def run_id_of(
 
 
 class ChangedRecords:
-    """Finds the records that have changed since the last look at all of them."""
+    """The search for records that have changed since the last look at all of them."""
 
     def __init__(self, run_id_of: Callable[[str], str]) -> None:
         """Remember no record yet.
@@ -317,10 +332,10 @@ class ChangedRecords:
         """The version and the run id, by name, as of the last look."""
 
     def look(self, versions: Iterable[tuple[str, object]]) -> list[str]:
-        """Return the run ids of the jobs whose registers have another version now.
+        """Return the run ids of the jobs whose registers have changed since the last look.
 
-        `versions` has pairs of name and version. Raises what the iterable or `run_id_of` raises;
-        the next look then returns the same changes.
+        `versions` has pairs of name and version. Registers of unknown run ids are left out. Raises
+        what the iterable or `run_id_of` raises; the next look then returns the same changes.
         """
         seen: dict[str, tuple[object, str]] = {}
         found = []

@@ -31,16 +31,17 @@ from rallypoint.wire.death_notice import Notice, ReleaseNotice
 
 _RETRY_S = 0.1
 _CALL_S = 1.75
-"""The limit of a call: there is time for more than one."""
+"""The limit of a call in seconds, so that there is time for more than one."""
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
-    """Mark the record of the job, unless the epoch of the notice no longer leads.
+    """Mark the record of the job as that of a dead leader, so that another may claim it. Blocks.
 
-    Returns whether this call has marked it, as far as is known.
+    A record of another epoch than that of the notice stays as it is, and so does one that no leader
+    holds. Returns whether this call has stored the mark, as far as is known.
 
-    A register that can't be reached is tried again until `limit_s` have passed; then this raises
-    RendezvousConnectionError. Also raises what else a register raises for what it can't use.
+    A register that can't be reached is tried again until `limit_s` seconds have passed; then this
+    raises RendezvousConnectionError. Also raises what else a register raises for what it can't use.
     """
     register = _register_of(notice)
     ends_at = time.monotonic() + limit_s
@@ -54,10 +55,12 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
 
 
 def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
-    """Return a function that reads the register of a dead agent's notice.
+    """Return a function that looks into the register which leader is to be told of a dead agent.
 
-    The function returns the addresses to notify of the agent's death, as `leading.who_hears` does;
-    it returns none while the register can't be reached within `limit_s`.
+    The function returns the leader's addresses, or None if no leader has to be told any more
+    (`leading.who_hears`). It returns an empty tuple if no process leads, the register can't be
+    reached, or it has no record that a leader wrote. `limit_s` is half the limit of a call in
+    seconds.
     """
     register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None
@@ -80,9 +83,9 @@ def _register_of(notice: Notice, limit_s: float = _CALL_S) -> Register:
 
 
 def mark_dead(register: Register, epoch: Epoch) -> bool:
-    """Mark the job's record as that of a dead leader.
+    """Mark the job's record as that of a dead leader, if its leader has this epoch. Blocks.
 
-    Return whether the register holds the mark.
+    Return whether this call has stored the mark. Raises what the register raises, and RecordError.
     """
     while (found := register.get_state()) is not None:
         data, token = found

@@ -25,38 +25,42 @@ Stored = tuple[bytes, Token]
 
 
 class Swapped(NamedTuple):
-    """The answer of a store to a swap."""
+    """The answer of a store to a compare-and-swap."""
 
     stored: Token | None
     """The token of the version that was stored; None: it was not stored."""
     there: Stored | None = None
-    """The value that the store has instead, if any."""
+    """The value that the store has instead, and its token; None: it has none, or the version was
+    stored."""
     has_repeated: bool = False
     """Whether the request was sent before, and may have stored the version then."""
 
 
 class SwappingBackend(RendezvousBackend):
-    """A backend whose store reads a value, and swaps it if the token is still the value's."""
+    """The common part of backends in stores that swap a value by a token of their own."""
 
     store: str
     """The name of the store in messages."""
     max_state: int
-    """The limit of the state in bytes."""
+    """The longest state in bytes."""
     token_type: type
     is_sure_of_absence = True
     """Whether an empty answer proves that there is no value."""
 
     def __init__(self, run_id: str, key: str, layout: VersionFormat) -> None:
-        """`key`: where the store has the value.
+        """`key`: where the store has the value; it also names the value in the encoded bytes.
 
-        `layout`: how versions are written. Raises ParameterError for an empty run id.
+        `layout`: how versions are encoded. Raises ParameterError for an empty run id.
         """
         if not run_id:
             raise ParameterError("run_id='': a register needs the name of its job")
         self._key, self._layout = key, layout
 
     def get_state(self) -> Stored | None:
-        """Return the value; see `RendezvousBackend`. Raises RecordError for an invalid version."""
+        """Return the state and its token; see `RendezvousBackend`.
+
+        Raises RecordError for a value that is not a version of this job.
+        """
         with self._explained():
             there = self._read()
             return None if there is None else (self._version(there[0]).content, there[1])
@@ -94,7 +98,7 @@ class SwappingBackend(RendezvousBackend):
 
     @abstractmethod
     def _read(self) -> Stored | None:
-        """Return the newest version; None: there is none."""
+        """Return the encoded newest version and its token; None: there is none."""
 
     @abstractmethod
     def _swap(self, data: bytes, token: Token | None) -> Swapped:

@@ -1,4 +1,4 @@
-"""One version of a register as the bytes of a file, which is written once (`directory_backend`).
+"""One version of a register as the bytes of a file, which is written once (`directory/backend.py`).
 
     magic, u16 schema, u8 how it is sealed, 32 bytes of seal, then what is sealed:
     16 bytes of nonce, u8 length and name of the next directory, the content
@@ -48,7 +48,7 @@ def readable_run_id(name: str) -> str:
 
 
 class VersionFile(Struct, frozen=True):
-    """One version. `following` is the directory of the next one; empty: the same directory."""
+    """One version. `following` is the directory of the next version; empty: the same directory."""
 
     nonce: bytes
     following: str
@@ -66,7 +66,7 @@ def _same_token() -> str:
 class UnreadableVersionError(Exception):
     """The bytes are not a version of this job.
 
-    The text follows the file's name, and has the fix.
+    The text of the error continues the file's name, and has the fix.
     """
 
 
@@ -76,9 +76,9 @@ class VersionFormat:
     def __init__(
         self, run_id: str, token: bytes | None, elsewhere: str = "another directory"
     ) -> None:
-        """`token`: the secret of the job's processes; None: files are not authenticated.
+        """`token`: the secret of the job's processes; None: versions are not authenticated.
 
-        `elsewhere`: where a person could have a job begin anew.
+        `elsewhere`: for errors, the other place where the user could have the job begin anew.
         """
         self._elsewhere = elsewhere
         job = run_id.encode()
@@ -86,14 +86,14 @@ class VersionFormat:
         self._key = b"" if token is None else register_key(token, run_id)
 
     def encode(self, place: str, version: VersionFile) -> bytes:
-        """Return the bytes of the file at `place`."""
+        """Return the bytes of the version at `place`: a slot of a directory, or a store's key."""
         following = version.following.encode()
         sealed = version.nonce + bytes((len(following),)) + following + version.content
         head = _MAGIC + _SCHEMA.pack(SCHEMA)
         return head + _SEAL.pack(self._kind, self._seal(place, sealed)) + sealed
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """Decode the file at `place`. Raises UnreadableVersionError."""
+        """Decode and check the bytes of the version at `place`. Raises UnreadableVersionError."""
         if not _MAGIC.startswith(data[: len(_MAGIC)]):
             raise UnreadableVersionError(
                 f"was not written by Rallypoint (it begins with {data[:16]!r}): move it away, or "
@@ -142,7 +142,10 @@ class UnsealedFormat(VersionFormat):
         super().__init__("", None)
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """Decode the file at `place` without checking its seal. Raises UnreadableVersionError."""
+        """Decode the bytes of a version without checking its seal.
+
+        Raises UnreadableVersionError.
+        """
         try:
             return _opened(data[len(_MAGIC) + _SCHEMA.size + _SEAL.size :])
         except (IndexError, UnicodeDecodeError) as error:

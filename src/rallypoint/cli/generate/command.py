@@ -19,7 +19,7 @@ from rallypoint.observe.printing import write_text
 
 
 class TextKind(Struct, frozen=True):
-    """One kind of generated text."""
+    """One kind of generated text, with its command and its help."""
 
     about: str
     command: Command

@@ -25,8 +25,8 @@ AFTER_DRAIN_S = 30
 """The seconds between the drain deadline of a pod and its SIGKILL."""
 HEALTH_PORT = 29480
 MAX_NAME = 52
-"""The longest name of a job. Kubernetes appends to it for the names of pods, and a label has 63
-characters."""
+"""The longest name of a job, in characters. Kubernetes appends to it for the names of pods, and a
+label has 63 characters."""
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _SHM, _USER = "8Gi", "1000"
 _KINDS = ("job", "jobset", "trainer")
@@ -38,7 +38,7 @@ _IMAGE = re.compile(
     r"(@[a-z0-9]+:[0-9A-Fa-f]+)?",
     re.ASCII,
 )
-"""A registry, a path, a tag and a digest."""
+"""The pattern of an image's name: a registry, a path, a tag and a digest."""
 _KEY = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?", re.ASCII)
 _LABEL = re.compile(rf"|{_KEY.pattern}", re.ASCII)
 
@@ -138,7 +138,7 @@ it, edit it, and pass it to kubectl; its comments explain it.
 
 
 def text(scanned: Scanned) -> str:
-    """Return the YAML of the job. Raises UsageError."""
+    """Return the YAML of the job's objects. Raises UsageError."""
     if scanned.get("--image") is None:
         raise UsageError("the following arguments are required: --image")
     kinds = [kind for kind in _KINDS if scanned.get(f"--{kind}") is not None] or ["job"]
@@ -151,7 +151,7 @@ def text(scanned: Scanned) -> str:
 
 
 def _values(scanned: Scanned, kind: str) -> dict[str, Any]:
-    """Return the checked values of the templates' names. Raises UsageError."""
+    """Return the values for the names in the templates, checked. Raises UsageError."""
     gpus = _number(scanned, "--gpus", 0, 0, MAX_WORKERS_PER_NODE)
     names = _names(scanned)
     name, most = names["name"], nodes(_nodes(scanned))[1]
@@ -264,7 +264,10 @@ def _nodes(scanned: Scanned) -> Given:
 
 
 def _counts(scanned: Scanned, kind: str, workers: int) -> list[str]:
-    """Return the command of an agent, with the numbers of nodes and workers."""
+    """Return the first words of the agent's command, with the numbers of nodes and workers.
+
+    Raises UsageError.
+    """
     given, spares = _nodes(scanned), _number(scanned, "--spares", 0, 0, MAX_NODES)
     least, most = nodes(given)
     if most - spares < (1 if least == most else least):
@@ -286,7 +289,7 @@ def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) ->
 
 
 def _checked(scanned: Scanned, flag: str, fits: Callable[[str], object], needs: str) -> str:
-    """Return the checked text of an option; empty: it was not given."""
+    """Return the text of an option that `fits`; empty: it was not given. Raises UsageError."""
     given = scanned.get(flag)
     return "" if given is None else _check(given, fits, needs)
 
@@ -298,7 +301,10 @@ def _check(given: Given, fits: Callable[[str], object], needs: str) -> str:
 
 
 def _pairs(scanned: Scanned, flag: str, values: re.Pattern[str] | None) -> dict[str, str]:
-    """`values`: all that a value may be; None: any text."""
+    """Return the KEY=VALUE pairs of a repeatable option. Raises UsageError.
+
+    `values`: the pattern of all values; None: any text.
+    """
     from rallypoint.register.kubernetes.parameters import is_subdomain
 
     found: dict[str, str] = {}

@@ -19,8 +19,8 @@ from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 
 _CHANGED = re.compile(r"\$\$|\$\([A-Z_][A-Z0-9_]*\)")
-"""The parts of a container's command that Kubernetes changes: variables, and double dollars, which
-it halves."""
+"""The parts of a container's command that Kubernetes changes: references to variables, and double
+dollars, which it halves."""
 _PLANES = 0x10000
 _NAME = re.compile(r"\$\{([a-z_]+)\}| +\$\{([a-z_]+)\?\}$")
 

@@ -22,7 +22,7 @@ from rallypoint.errors import UsageError
 _TIME = re.compile(r"(\d+-)?\d+(:\d\d?){0,2}", re.ASCII)
 _NAME = re.compile(r"[\w.+-]{1,128}")
 TO_STOP_SHARE = 10
-"""The divisor of --stop-before for the time that is left after the longest drain."""
+"""The divisor of --stop-before that gives the time left after the longest drain."""
 
 SLURM = Command(
     "generate slurm",
@@ -124,7 +124,7 @@ def text(scanned: Scanned) -> str:
 
 
 def _seconds_of(limit: str) -> float:
-    """Return the seconds of a limit.
+    """Return the seconds of a time limit in one of Slurm's forms.
 
     MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]].
     """

@@ -18,9 +18,10 @@ from rallypoint.observe.printing import print_error
 
 
 def run(argv: list[str]) -> int:
-    """Return the exit code of the job.
+    """Launch the job, wait for its end, and return its exit code.
 
-    Raises UsageError, AccessError and HelpRequested for what is wrong before a host is reached.
+    With --detach it returns when the agents run. Raises UsageError, AccessError and HelpRequested
+    before a host is reached, and InvariantError for a bug.
     """
     asked = with_hint(LAUNCH, lambda: read_launch(argv, os.environ, ThisHost()))
     for remark in asked.remarks:
@@ -30,7 +31,7 @@ def run(argv: list[str]) -> int:
 
 
 def _as_here(asked: Asked) -> Asked:
-    """Return the agents' options for output, as at a terminal.
+    """Return the launch with --output among the agents' options, as this terminal needs it.
 
     The agents write to pipes here, so each has to assemble the lines of its workers, with ranks.
     """

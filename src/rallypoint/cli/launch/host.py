@@ -37,14 +37,18 @@ from rallypoint.wire.launch_link import (
 )
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
-"""The range of ports for jobs, below the range that systems assign automatically."""
+"""The first of the ports for jobs, and their number. They lie below the range that systems assign
+automatically."""
 STATE = ".local/state/rallypoint/launched"
 """The directory below the home for logs and summaries of detached agents, with a folder of each
 job."""
 
 
 def main() -> int:
-    """Serve the link to `rallypoint launch`; return 0, unless the link is unusable."""
+    """Serve the link to `rallypoint launch` until the agent has ended, or was detached; return 0.
+
+    The reason why no agent can be started goes through the link.
+    """
     hide_process()  # It will know the token.
     link = ProgramLink(0, os.dup(1), reader_of_launcher())
     link.put(MARK + frame(Here(__version__)))
@@ -67,7 +71,10 @@ def main() -> int:
 
 
 def _why_not_here(look: Look) -> str:
-    """Return why an agent can't run here; empty: it can, and the process changes to its place."""
+    """Return why an agent can't run here; empty: it can.
+
+    Changes to the directory that is wanted.
+    """
     try:
         os.chdir(look.directory)
     except OSError as error:
@@ -125,7 +132,7 @@ def _start(start: Start, summary: str, log_fd: int | None) -> FromProgram:
 
 
 def _summary_path(start: Start) -> str:
-    """Return the summary file of this node, where the user wants one."""
+    """Return the path of this node's summary; empty: the user wants none."""
     if not start.summary.endswith("/"):
         return start.summary
     return os.path.join(start.summary, f"{start.node.replace('/', '_')}.json")
@@ -140,7 +147,7 @@ def _version(path: str) -> tuple[int, int] | None:
 
 
 def _own_address() -> str:
-    """Return the address of this host that ssh has reached.
+    """Return the address of this host that ssh has reached; empty if it is not known.
 
     The variable SSH_CONNECTION has the client's address, too.
     """

@@ -21,7 +21,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class LaunchedJob:
-    """The launched job. Call `run` once."""
+    """One launched job: its links to hosts, its output and its signals. Call `run` once."""
 
     def __init__(self, asked: Asked, output: OutputWriter) -> None:
         self._loop, self._output = asyncio.get_running_loop(), output
@@ -69,7 +69,10 @@ class LaunchedJob:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End: the event that is lost may be the one for which everything waits."""
+        """End the launch because of a bug.
+
+        The event that was lost may be the one for which everything waits.
+        """
         if not self._over.done():
             machine.abandon(self._state)
             what = f"the launch has a bug ({describe_fault(error)}): please report it"

@@ -13,7 +13,10 @@ _NO_PROGRAM = (126, 127)
 
 
 class HostLink:
-    """`run` once. Then the other methods do what they say while it lasts, and nothing after."""
+    """The link to the agent's side of one host, through an ssh client. Call `run` once.
+
+    The other methods have an effect while the client runs, and none after that.
+    """
 
     def __init__(
         self,
@@ -23,7 +26,11 @@ class HostLink:
         on_message: Callable[[str, FromHost], Awaitable[None]],
         on_end: Callable[[LinkEnded], None],
     ) -> None:
-        """`name`: the host's. `on_message` is called with it and with each message."""
+        """`name`: the host's. `argv`: the ssh command.
+
+        `look`: the first message to the host. `on_message` is called with the name and each
+        message, and `on_end` once, with the reason of the end.
+        """
         self._name, self._argv, self._look = name, argv, look
         self._on_message, self._on_end = on_message, on_end
         self._client: SshClient | None = None
@@ -31,7 +38,7 @@ class HostLink:
         self._has_answered = self._is_killed = False
 
     async def run(self) -> None:
-        """Reach the host, and listen to the end."""
+        """Start the ssh client, pass on the host's messages to its end, and report the end."""
         try:
             client = self._client = await SshClient.start(self._argv)
         except OSError as error:
@@ -47,7 +54,7 @@ class HostLink:
         self._on_end(LinkEnded(self._name, *self._why(client, code, trouble)))
 
     def send(self, message: ToHost) -> None:
-        """Send the host a message."""
+        """Send the host a message. Never blocks."""
         if self._client is not None:
             self._client.send(frame(message))
 
@@ -63,7 +70,10 @@ class HostLink:
             self._client.kill()
 
     async def _listen(self, client: SshClient) -> str:
-        """Read the host's messages to their end, and return what is wrong with the link."""
+        """Read the host's messages to their end, and return what is wrong with the link.
+
+        Empty: nothing.
+        """
         while data := await client.read():
             try:
                 messages = self._reader.feed(data)

@@ -28,17 +28,18 @@ from rallypoint.errors import ExitClass
 from rallypoint.wire import launch_link as wire
 
 REACH_S = 60.0
-"""The time limit of a host's first answer, in seconds."""
+"""The seconds from the beginning of the launch within which all hosts have to answer."""
 BEAT_S = 2.0
 SILENCE_S = 60.0
-"""Seconds without a message until the agent of a host takes the link for broken."""
+"""The seconds without a message from the launch after which a host takes the link for broken."""
 AT_ONCE = 64
 """The most hosts that are being reached at once, because a jump host accepts no more."""
 APART_S = 1.5 * REPEAT_S
 """The time in seconds within which equal signals count as one; agents do the same, even if they get
 them a little later or earlier."""
 _HURRIED = 2
-"""The number of the signal that tells the agents to stop waiting."""
+"""The number of signals that are passed on to agents: the second one tells them not to wait. After
+a third one this command itself does not wait for them."""
 _OF_THE_JOB = frozenset(outcome.value for outcome in Outcome if not outcome.row.of_one)
 
 
@@ -53,7 +54,7 @@ class HostPart(Enum):
     DETACHED = "detached"
     """The host's agent continues without this command, which can send it nothing more."""
     GONE = "gone"
-    """The host never was there, or has left or lost the job."""
+    """The host can't be used, has left or lost the job, or is not waited for."""
 
 
 class Launch(Struct, eq=False):
@@ -67,20 +68,21 @@ class Launch(Struct, eq=False):
     unreached: list[str]
     """The hosts that are still to be reached."""
     reaching: set[str] = field(default_factory=set)
-    """The hosts that have not answered yet."""
+    """The hosts that are being reached, and have not answered yet."""
     hellos: dict[str, wire.Hello] = field(default_factory=dict)
     started: dict[str, wire.Started] = field(default_factory=dict)
     said: dict[str, SummaryRead] = field(default_factory=dict)
     """The summaries that agents have sent."""
     mistakes: int = 0
-    """The number of hosts that were reached and lack something, or whose agents refuse the job."""
+    """The number of hosts that can't be used because of a mistake: something is missing there, or
+    the agent refuses the job. The next launch would find the same."""
     where: Endpoint | None = None
     """The endpoint that was chosen for the nodes."""
     is_started: bool = False
     ending_code: int = 0
     """The exit code of a job that is ended because there are too few hosts."""
     caught: list[int] = field(default_factory=list)
-    """The signals that this command got."""
+    """The signals that this command got, without repetitions within `APART_S`."""
     caught_at: float = -inf
     is_over: bool = False
 
@@ -90,7 +92,7 @@ class Launch(Struct, eq=False):
 
 
 class Heard(Struct, frozen=True):
-    """A message of a host, other than output."""
+    """A host has sent a message other than output."""
 
     name: str
     message: wire.FromHost
@@ -102,7 +104,8 @@ class LinkEnded(Struct, frozen=True):
     name: str
     why: str
     is_mistake: bool = False
-    """Whether the host was reached and lacks something."""
+    """Whether something is missing or wrong at the host or here, so that a retry would fail as
+    well."""
 
 
 class Signalled(Struct, frozen=True):
@@ -112,7 +115,7 @@ class Signalled(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """The first event, and again after each `BEAT_S` seconds."""
+    """The launch begins, or `BEAT_S` seconds have passed since this event came last."""
 
 
 class Reach(Struct, frozen=True):
@@ -159,18 +162,21 @@ class EndOutput(Struct, frozen=True):
 
 
 class ShowLast(Struct, frozen=True):
-    """Show the last lines of the host with the most of them. `as_one_host`: with its name."""
+    """Show the last lines of the host that has most of them, of these hosts.
+
+    `as_one_host`: with the host's name before each line.
+    """
 
     names: tuple[str, ...]
     as_one_host: bool = True
 
 
 class Hurry(Struct, frozen=True):
-    """Stop all waits, even that for the console."""
+    """Stop waiting for a slow console: a user has sent a third signal."""
 
 
 class Over(Struct, frozen=True):
-    """End with this exit code. Hosts without an agent get this many seconds to go."""
+    """End this command with this exit code; links get `patience_s` seconds to end by themselves."""
 
     code: int
     patience_s: float
@@ -187,7 +193,7 @@ def begin(asked: Asked, at: float) -> Launch:
 
 
 def step(state: Launch, event: Event, at: float) -> list[Effect]:
-    """Apply one event, and return the effects. O(number of hosts)."""
+    """Apply one event to the launch, and return the effects to execute. O(number of hosts)."""
     effects: list[Effect] = []
     match event:
         case Signalled(number):
@@ -269,7 +275,10 @@ def _ended(state: Launch, name: str, end: wire.AgentEnded) -> list[Effect]:
 
 
 def _end_if_too_few(state: Launch) -> list[Effect]:
-    """End a job that can't continue, because lost hosts are not replaced."""
+    """Return the effects that end the job if fewer hosts are left than it needs.
+
+    Lost hosts are not replaced, so that it can't continue.
+    """
     if state.asked.detach:
         return []  # Agents that run on can't be told.
     runs, least = state.those(HostPart.RUNS), state.asked.plan.least
@@ -357,7 +366,10 @@ def _start(state: Launch, ready: list[str]) -> list[Effect]:
 
 
 def _leader(state: Launch, ready: list[str]) -> str:
-    """Return the first host that others can reach: this machine's name may resolve to loopback."""
+    """Return the first of these hosts whose address is not loopback, else the first of all.
+
+    The name of this machine may resolve to loopback, where other hosts can't reach it.
+    """
     others = [name for name in ready if not _is_loopback(state.hellos[name].address)]
     return (others or ready)[0]
 
@@ -411,7 +423,10 @@ def _over(state: Launch, code: int) -> Over:
 
 
 def _not_enough_code(state: Launch) -> int:
-    """Return the exit code where too few hosts are there: mistakes are the same the next time."""
+    """Return the exit code where too few hosts are there: 2 if all others are mistakes, else 75.
+
+    Mistakes would be the same the next time.
+    """
     is_mistake = state.mistakes == len(state.those(HostPart.GONE))
     code: int = (ExitClass.USAGE if is_mistake else ExitClass.INFRASTRUCTURE).value
     return code

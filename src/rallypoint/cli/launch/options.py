@@ -15,7 +15,7 @@ _NOT_HERE = frozenset(
 )
 """The options that are for one node only, or meaningless in this command."""
 PASSED_ON = FLAGS.keys() - _NOT_HERE
-"""The options of `rallypoint run` that are passed on."""
+"""The options of `rallypoint run` that `rallypoint launch` takes for all hosts."""
 HERE = frozenset(
     {"--nnodes", "--spares", "--rdzv-id", "--rdzv-conf", "--output", "--token-file", "--token-fd"}
 )

@@ -41,10 +41,13 @@ class _Stream:
 
 
 class OutputWriter:
-    """The writer of the output. For one loop. `run` writes until `close`."""
+    """The writer of the combined output of all hosts. For one loop. `run` writes until `close`."""
 
     def __init__(self, names: tuple[str, ...], mode: str) -> None:
-        """`mode`: what --output says, `prefix` or `inherit`; of one host all is shown as it is."""
+        """`names`: the hosts'. `mode`: the value of --output.
+
+        With one host all is shown as it is.
+        """
         self._is_alone, self._mode = len(names) == 1, mode
         self._streams = {(name, fd): _Stream() for name in names for fd in (_STDOUT, _STDERR)}
         self._last: dict[str, list[bytes]] = {name: [] for name in names}
@@ -58,11 +61,11 @@ class OutputWriter:
         self._is_closed = self._is_given_up = False
 
     def say(self, text: str) -> None:
-        """Print a line of this command."""
+        """Print a line of this command to stderr, with the time."""
         self._put(_STDERR, printed(render_event(event_now(kinds.NOTICE(text)))).encode())
 
     def lines(self, *lines: str) -> None:
-        """Print lines unchanged."""
+        """Print lines unchanged to stderr."""
         self._put(_STDERR, printed(*lines).encode())
 
     async def take(self, name: str, fd: int, data: bytes) -> None:
@@ -76,7 +79,7 @@ class OutputWriter:
         await self._room.wait()
 
     def settle(self) -> None:
-        """Show rows that were drawn and not redrawn since."""
+        """Show rows that workers drew without a line feed, and have not redrawn since."""
         for name, fd in self._streams:
             self._each(name, fd, lambda lines: lines.settle(time.monotonic()))
 
@@ -86,17 +89,23 @@ class OutputWriter:
             self._each(name, fd, LineAssembler.finish)
 
     def show_last(self, name: str, *, as_one_host: bool) -> None:
-        """Show the last lines of this host once; with its name, if they are its own."""
+        """Show the last lines of this host's agent once.
+
+        `as_one_host`: with the host's name before each.
+        """
         lines, self._last[name] = self._last[name], []
         prefix = f"{name}: ".encode() if as_one_host else b""
         self._put(_STDERR, b"".join(prefix + line + b"\n" for line in lines))
 
     def last_size(self, name: str) -> int:
-        """Return the number of this host's last lines."""
+        """Return the number of last lines of this host's agent."""
         return len(self._last[name])
 
     async def run(self) -> None:
-        """Write, until all is written after `close`. After `give_up` its task is cancelled."""
+        """Write what is queued, until `close` was called and all is written.
+
+        Cancelled when both `give_up` and `close` were called.
+        """
         self._writer = asyncio.current_task()
         while self._waiting or not self._is_closed:
             await self._changed.wait()
@@ -133,7 +142,10 @@ class OutputWriter:
             self._put(fd, b"".join(shown))
 
     def _line(self, name: str, fd: int, stream: _Stream, line: bytes) -> bytes:
-        """Return the line to show, with a line feed; empty: it is not shown now."""
+        """Return the line to show, with a line feed.
+
+        Empty: it is kept for the end, or was shown already.
+        """
         if fd == _STDERR:
             if line.startswith(_LAST) or (stream.holds and line.startswith(b"    ")):
                 stream.holds = True
@@ -165,7 +177,7 @@ class OutputWriter:
                 self._room.clear()
 
     def _write(self, batch: list[tuple[int, bytes]]) -> None:
-        """Write the lines, in a thread."""
+        """Write the queued pieces; called in a thread, since it blocks."""
         for fd, data in batch:
             if fd in self._gone:
                 continue

@@ -43,7 +43,7 @@ of --ssh stand before them, and take precedence."""
 
 
 class Remote(Struct, frozen=True):
-    """How a host is reached, and where its agent runs."""
+    """How the hosts are reached, and where their agents run."""
 
     ssh: tuple[str, ...]
     python: str
@@ -52,7 +52,7 @@ class Remote(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """The requested launch."""
+    """The requested launch, as it was read from the command line."""
 
     hosts: tuple[Host, ...]
     least: int
@@ -64,9 +64,9 @@ class Plan(Struct, frozen=True):
     options: tuple[str, ...]
     """Options of `rallypoint run`, equal on all hosts."""
     conf: str
-    """The value of --rdzv-conf; with `picks_endpoint` a host adds to it."""
+    """The value of --rdzv-conf; with `picks_endpoint` each host gets `is_host` in addition."""
     workers: bool
-    """The number of workers is among the options; else it is the slots of a host."""
+    """Whether the number of workers is among the options; else it is the slots of a host."""
     picks_endpoint: bool
     words: tuple[str, ...]
     """The script and its arguments."""
@@ -86,10 +86,10 @@ class Plan(Struct, frozen=True):
         return (*self.remote.ssh, *_port(host), host.target)
 
     def agent_words(self, host: Host, where: Endpoint | None, leads: bool, ready: int) -> list[str]:
-        """Return the words behind `rallypoint run` there.
+        """Return the words behind `rallypoint run` on this host.
 
-        `where` the nodes connect, if nobody has said it; `leads`: that is this host. `ready`: so
-        many hosts can take part.
+        `where` is the endpoint that the launch has chosen, if it has. `leads`: this host has that
+        endpoint. `ready` is the number of hosts that can take part.
         """
         # Nobody else will come: the first round need not wait for more.
         most = max(self.least, min(self.most, ready))
@@ -112,11 +112,11 @@ def _port(host: Host) -> tuple[str, ...]:
 
 
 class Asked(Struct, frozen=True):
-    """A plan, and the properties of this terminal."""
+    """A plan, and what the launch needs besides it."""
 
     plan: Plan
     token: str
-    """The secret of the job; empty: it has none."""
+    """The secret of the job, as text; empty: it has none."""
     summary: str
     detach: bool
     remarks: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class Asked(Struct, frozen=True):
 
 
 def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: ThisHost) -> Asked:
-    """Read the words behind `rallypoint launch`.
+    """Return the launch for the words behind `rallypoint launch`.
 
     May make the user's token. Raises UsageError, AccessError and HelpRequested.
     """
@@ -196,7 +196,10 @@ def _hosts(scanned: Scanned, machine: ThisHost) -> tuple[Host, ...]:
 
 
 def _nodes(scanned: Scanned, hosts: int) -> tuple[int, int]:
-    """Return how many must take part, and how many work at most: the spare ones stand by."""
+    """Return how many hosts must take part, and how many work at most; the others stand by.
+
+    Raises UsageError.
+    """
     given, alias = scanned.get("--nodes"), scanned.get("--nnodes")
     if given is not None and alias is not None and given.text != alias.text:
         raise given.wrong(f"{alias.origin} gives another value; give one of the two")
@@ -270,7 +273,7 @@ def _passed_on(scanned: Scanned) -> list[str]:
 
 
 class AnyMachine(ThisHost):
-    """A machine of which nothing is known yet."""
+    """A machine of which nothing is known yet: it has every program and script."""
 
     def count_workers(
         self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]

@@ -42,7 +42,7 @@ left out; 2 the line can't be translated.
 
 
 def run(argv: list[str]) -> int:
-    """Print the translated line to stdout.
+    """Print the translated line to stdout, and return 0, or 1 if something has no equivalent.
 
     Reads stdin for `-`. Raises UsageError and HelpRequested.
     """
@@ -68,9 +68,10 @@ def _words(argv: Sequence[str]) -> tuple[list[Word], str]:
 
 
 def check(line: Line) -> None:
-    """Check the line with the parser of the command, and add its remarks.
+    """Check the line with the parser of the command that it starts; add remarks to the line.
 
-    Hosts, files and variables of this machine are not read. Raises UsageError.
+    Hosts, files and variables of this machine are not read, except a list of hosts. Raises
+    UsageError.
     """
     words = [*line.options, *line.program]
     try:
@@ -91,7 +92,7 @@ def check(line: Line) -> None:
 
 
 class _AnyMachine(AnyMachine):
-    """A machine that has every file that is named."""
+    """A machine that has every file that is named; a missing list of hosts is made up."""
 
     def __init__(self, hosts: str = "") -> None:
         self._hosts = hosts

@@ -110,11 +110,11 @@ HEADS = {
     "ft_launcher": "heartbeats of RankMonitorClient are ignored: report steps by "
     "rallypoint.worker.progress, or print them (--progress-pattern)",
 }
-"""The line with the general difference for each launcher's jobs."""
+"""The remark on the general difference for the jobs of each launcher."""
 
 
 class Fate(NamedTuple):
-    """The translation in a row."""
+    """The translation of one option, from its row."""
 
     values: int
     to: str
@@ -132,4 +132,4 @@ def _read(table: str) -> dict[str, Fate]:
 
 
 OPTIONS = {launcher: _read(table) for launcher, table in _TABLES.items()}
-"""launcher -> name of an option -> fate."""
+"""The translations of options, by launcher and by the option's name."""

@@ -38,7 +38,7 @@ _UNKNOWN = "--insecure"
 
 
 class Line(Struct):
-    """A line of Rallypoint that is being made."""
+    """The line of Rallypoint that is being made from another launcher's."""
 
     launcher: str
     before: list[Word]
@@ -54,18 +54,18 @@ class Line(Struct):
     """The values that become options only together with others."""
 
     def give(self, flag: str, value: Word | str | None = None) -> None:
-        """Add an option; with no value, a switch."""
+        """Add an option with its value; without a value, a switch."""
         word = quoted(value) if isinstance(value, str) else value
         self.options += [quoted(flag), *([word] if word else [])]
 
     def number(self, name: str) -> int:
-        """Return the number of a fact; 0: it is not one, or only a shell knows it."""
+        """Return the number of a fact; 0: it is missing, no number, or only a shell knows it."""
         word = self.facts.get(name)
         return int(word.text) if word and word.text.isdecimal() else 0
 
 
 def translate(words: Sequence[Word]) -> Line:
-    """Return the line for the words of a command. Raises UsageError, one line."""
+    """Return the line for the words of another launcher's command. Raises UsageError."""
     for at, word in enumerate(words):
         name, number = _launcher_at(words[at:])
         if name:
@@ -139,7 +139,10 @@ def _name(word: Word) -> str:
 
 
 def _from_torch(line: Line, words: list[Word]) -> None:
-    """Translate a line of torchrun, whose options Rallypoint takes unchanged."""
+    """Translate a line of torchrun, torch.distributed.launch or ft_launcher.
+
+    Rallypoint takes torchrun's options, which stay as they are; others are translated.
+    """
     words = [
         quoted(word.text.removesuffix("-v2")) if word.text.endswith("etcd-v2") else word
         for word in words
@@ -192,7 +195,7 @@ def _read(line: Line, words: list[Word]) -> list[Word]:
 
 
 def _decide(line: Line, name: str, words: Sequence[Word]) -> None:
-    """Translate an option as its row says."""
+    """Translate the option in these words to what its table says: an option, a fact, a remark."""
     row, spelled = OPTIONS[line.launcher].get(name), _name(words[0])
     if row is None or row.about.startswith("!"):
         why = row.about[1:] if row else ""
@@ -247,7 +250,7 @@ def _from_cluster(line: Line, words: list[Word]) -> None:
 
 
 def _place(line: Line) -> None:
-    """Add the options for the working hosts, and their numbers of workers."""
+    """Add the options of `rallypoint launch` for the hosts, and their numbers of workers."""
     hosts, per_node = line.facts.get("hosts"), line.facts.get("per-node")
     line.give(*(("--hosts", hosts) if hosts else ("--hostfile", line.facts["hostfile"])))
     listed = hosts.text.split(",") if hosts and not hosts.varies else []
@@ -278,7 +281,10 @@ def _place(line: Line) -> None:
 
 
 def _without_hosts(line: Line) -> None:
-    """Translate facts without an option of `rallypoint run` in another way."""
+    """Take off the options that only `rallypoint launch` has, and replace them where possible.
+
+    Variables go before the command; a directory becomes a remark.
+    """
     for at in range(len(line.options) - 2, -1, -1):
         flag, value = line.options[at].text, line.options[at + 1]
         if flag in ("--env", "--chdir", "--ssh"):

@@ -36,7 +36,7 @@ class Word(Struct, frozen=True):
         return quoted(self.text.removeprefix(start))
 
     def filled_in(self, template: str) -> Word:
-        """Return a word with this one in the place of `{}`, at the end of the template."""
+        """Return a word with this one in place of the `{}` that ends the template."""
         start = template.removesuffix("{}")
         if self.varies:
             return Word(start + self.text, f'"{start}{self.text}"' if start else self.raw, True)
@@ -53,7 +53,7 @@ class Word(Struct, frozen=True):
 
 
 def quoted(text: str) -> Word:
-    """Return a word that no shell changes."""
+    """Return a word with this text that no shell changes."""
     return Word(text, shlex.quote(text))
 
 

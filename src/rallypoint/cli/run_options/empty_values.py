@@ -16,7 +16,7 @@ _NOT_GIVEN = frozenset(flag for flag, row in FLAGS.items() if row.may_be_empty)
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
 """The options that are ignored for one node; with several nodes an empty one is an error."""
 _BLANKS_COUNT = frozenset({"--log-line-prefix-template"})
-"""Blanks alone are a value; of the other options they are none."""
+"""The options for which blanks alone are a value; for all others they are an empty value."""
 _WHY = "as by a shell variable that is not set"
 
 
@@ -52,6 +52,6 @@ def was_empty(scanned: Scanned, flag: str) -> str:
 
 
 def refuse_empty(flag: str) -> None:
-    """Raise UsageError for an option that needs a value however many nodes there are."""
+    """Raise UsageError for an empty value of this option, unless an empty one may count as none."""
     if flag not in _NOT_GIVEN | _OF_ONE_NODE:
         raise UsageError(needs_a_value(flag))

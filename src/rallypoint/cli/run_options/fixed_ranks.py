@@ -14,9 +14,10 @@ _OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
 
 
 def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
-    """Return the command line without the options that an elastic job ignores.
+    """Return the command line of an elastic job without the options of fixed ranks.
 
-    A remark is added to `notices` if there are any. Raises UsageError.
+    A remark is added to `notices` if there were any. A job that is not elastic keeps them. Raises
+    UsageError, and RendezvousPlugInError for an unusable plug-in.
     """
     given = [value for flag in _OF_FIXED_RANKS if (value := scanned.get(flag)) is not None]
     elastic = _elastic_by(scanned)
@@ -48,7 +49,10 @@ def _elastic_by(scanned: Scanned) -> str:
 
 
 def is_static(scanned: Scanned, backend: str | None) -> bool:
-    """Return whether a person gives the ranks. Raises UsageError."""
+    """Return whether the user gives the nodes their ranks. Raises UsageError.
+
+    `backend` is that of the command line, if any.
+    """
     if backend is not None:
         return backend == "static"
     if scanned.get("--node-rank") is not None or scanned.get("--master-addr") is not None:

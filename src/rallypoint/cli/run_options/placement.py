@@ -22,6 +22,7 @@ _FIXED = ("--node-rank", "--master-addr", "--master-port", "--standalone")
 def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:
     """Return the command line with the number of working nodes, and the topology's key.
 
+    `--spares` reduces `--nnodes`; `--topology` with a file or a command gets the line that it says.
     Raises UsageError. Blocks while a file or a command is read, 10 s at most for a command.
     """
     found: dict[str, Given] = {}

@@ -20,18 +20,18 @@ from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, fi
 from rallypoint.wire.address import is_port
 
 BESIDE_FILE = ".rallypoint"
-"""Ends the name of the directory beside the file of `store_type=file`."""
+"""The end of the name of the directory beside the file of `store_type=file`."""
 OF_A_FIXED_HOST = ("is_host", "host_timeout")
-"""The keys that choose the host, or the time to wait for it."""
+"""The keys of `--rdzv-conf` that choose the host of the coordinator, or the time to wait for it."""
 
 
 def read_register(
     scanned: Scanned, backend: str, machine: ThisHost
 ) -> tuple[RegisterConfig, Scanned]:
-    """Read where the register is, and where a leader listens.
+    """Return where the job's register is, and the command line without the keys that say so.
 
-    Also return the options without those keys of `--rdzv-conf` that say so. Raises UsageError, also
-    without a run id: the records of many jobs may lie in one place.
+    These are keys of `--rdzv-conf`. Raises UsageError, also without a run id: the records of many
+    jobs may lie in one place. Raises RendezvousPlugInError for an unusable engine of a package.
     """
     register, rest = read_place(scanned, backend, machine)
     job = scanned.get("--rdzv-id")
@@ -70,7 +70,11 @@ def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, st
 
 
 def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:
-    """Return the register for all jobs in a place, and the rest of the command line."""
+    """Return where the register of any job is, and the command line without the keys that say so.
+
+    These are keys of `--rdzv-conf`. Raises UsageError, and RendezvousPlugInError for an unusable
+    engine of a package.
+    """
     row, where = _row(backend), scanned.get("--rdzv-endpoint")
     if where is None and row.needs:
         raise UsageError(
@@ -96,7 +100,7 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
 
 
 def _by(scanned: Scanned, backend: str) -> str:
-    """Return the option by which the backend was given."""
+    """Return the option by which the backend was given, as it was written."""
     given = scanned.get("--rdzv-backend")
     return f"{named.rdzv_backend} {backend}" if given is None else given.origin
 
@@ -127,7 +131,7 @@ def check_conf(rest: Scanned) -> None:
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:
-    """Return a remark on each option without a meaning where any node may lead."""
+    """Return a remark on each option that has no meaning where any node may lead the job."""
     return [
         f"{given.origin} has no effect with {_by(scanned, backend)}: any node may host the job"
         for name in OF_A_FIXED_HOST
@@ -136,7 +140,10 @@ def remarks_on(scanned: Scanned, backend: str) -> list[str]:
 
 
 def _directory(where: Given, backend: str, machine: ThisHost) -> str:
-    """Return the absolute path. What is there is not looked at: a file server may not answer."""
+    """Return the absolute path of the directory. Raises UsageError for what looks like an address.
+
+    What is there is not looked at: a file server may not answer.
+    """
     host, _, port = where.text.rpartition(":")
     if host and "/" not in host and is_port(port):
         raise where.wrong(

@@ -61,7 +61,7 @@ _BACKENDS = (*BY_ENDPOINT, *ENGINE_NAMES)
 _INTERVAL_S, _ATTEMPTS = 5.0, 3
 """The defaults of torchrun for the lease, if only one of its two keys is given."""
 HEARTBEAT_S, BEATS = 1.0, 5
-"""A heartbeat each second; at least so many in a lease."""
+"""The longest interval of heartbeats in seconds, and the least number of heartbeats in a lease."""
 _ROWS = {row.flag: row for row in SETTINGS}
 _TWO_WAYS = """\
 --nnodes {nnodes}: several nodes need an endpoint; start each one with
@@ -74,7 +74,7 @@ Fields = dict[str, Any]
 
 
 class Reading(Struct, frozen=True):
-    """The settings after one pass over the options."""
+    """The result of reading the options: the rendezvous, and the values for other settings."""
 
     rendezvous: RendezvousConfig
     fields: dict[str, Fields]
@@ -84,9 +84,10 @@ class Reading(Struct, frozen=True):
 
 
 def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> Reading:
-    """Read all options, and decide how the nodes find each other. Raises UsageError.
+    """Read all options, and decide how the nodes find each other.
 
-    Remarks for the user are added to `notices`.
+    Remarks for the user are added to `notices`. Raises UsageError, and RendezvousPlugInError for an
+    unusable plug-in.
     """
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
         raise often.wrong(
@@ -132,7 +133,7 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
 
 
 def _hang_phases(scanned: Scanned) -> tuple[Scanned, tuple[tuple[str, float], ...]]:
-    """Return the limits of phases, and the options with the usual limit alone."""
+    """Return the options with the usual limit of --hang-timeout alone, and the limits of phases."""
     given, flag = scanned.get("--hang-timeout"), "--hang-timeout"
     if given is None or not {",", "="} & {*given.text}:
         return scanned, ()
@@ -177,7 +178,10 @@ def _by_endpoint(
 
 
 def _store_port(scanned: Scanned, taken: int = 0) -> int:
-    """Return the port of the workers' store; 0: the system chooses. `taken`: another one's."""
+    """Return the port of the workers' store; 0: the system chooses.
+
+    `taken` is the coordinator's port, which the store can't have. Raises UsageError.
+    """
     given = scanned.get("--store-port")
     if given is None:
         return 0
@@ -216,8 +220,8 @@ def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     """Return the command line with each key of --rdzv-conf as a value of that name.
 
-    The last one counts, as under torchrun. Raises UsageError. A key that no torch knows is an
-    error, because an ignored setting is worse than a refused one. A key without effect here is
+    If a key is repeated, the last one counts, as under torchrun. A key that no torch knows raises
+    UsageError, because an ignored setting is worse than a refused one. A key without effect here is
     mentioned in `notices`.
     """
     conf: dict[str, Given] = {}
@@ -234,7 +238,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _known_keys(scanned: Scanned) -> Collection[str]:
-    """Return the known keys; a program gives some options as keys, too."""
+    """Return the known keys of --rdzv-conf; a program gives some options as keys, too."""
     return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
 
 
@@ -253,7 +257,10 @@ def _no_key(scanned: Scanned, key: str, text: str) -> str:
 
 
 def has_no_effect(kind: str, name: str, origin: str, notices: list[str]) -> bool:
-    """Return whether some torch knows the option and it has no effect here, and add a notice."""
+    """Return whether some version of torch knows the option or key, and it has no effect here.
+
+    Then a remark is added to `notices`. `origin` is how the user gave it.
+    """
     from rallypoint.torch_versions import without_effect
 
     known = without_effect(kind, name)
@@ -276,7 +283,7 @@ def _lease(scanned: Scanned) -> float:
 def _by_register(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """Return the settings of a job with a coordinator that no particular node hosts."""
+    """Return the settings of a job that any of its nodes may lead, by a record in a register."""
     from rallypoint.cli.run_options.register import (
         OF_A_FIXED_HOST,
         read_register,
@@ -293,7 +300,10 @@ def _by_register(
 def _by_handler(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> tuple[Scanned, Fields]:
-    """Return the settings for a handler, unchanged. The coordinator's options have no effect."""
+    """Return the settings for another package's handler, with the keys unchanged.
+
+    Options of the coordinator have no effect, which is mentioned in `notices`.
+    """
     where, rank = scanned.get("--rdzv-endpoint"), scanned.get("--node-rank")
     given = scanned.get("--rdzv-backend")
     by = f"--rdzv-backend {backend}" if given is None else given.origin

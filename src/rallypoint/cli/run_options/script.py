@@ -18,7 +18,7 @@ _OF_LAUNCHERS = frozenset(
     {"--nnodes", "--nproc-per-node", "--node-rank", "--max-restarts", "--standalone"}
     | {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"}
 )
-"""The options of launchers that few scripts have themselves."""
+"""The options of launchers such as torchrun that few scripts have themselves."""
 
 
 def need_a_script(scanned: Scanned) -> None:
@@ -37,10 +37,10 @@ def need_a_script(scanned: Scanned) -> None:
 
 
 def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> list[str]:
-    """Return a remark on options of this command that stand after the script.
+    """Return a remark on options of this command that stand after the script; or none.
 
-    They belong to the script then. No remark if that may be intended: for a script that is a
-    launcher itself, after `--`, or for one of the script's own arguments.
+    They belong to the script then. There is no remark where that may be intended: for a script that
+    is a launcher itself, after `--`, or for an option that stands before the script too.
     """
     script, *arguments = scanned.words or ("",)
     is_parted = "--" in argv[: len(argv) - len(scanned.words)]
@@ -93,9 +93,9 @@ def worker_command(
 
 
 def check_script(script: str, machine: ThisHost, after: Sequence[str] = ()) -> str:
-    """Return the path of a file that Python can run. Raises UsageError.
+    """Return the path of a script, or of a directory with a __main__.py, that Python can run.
 
-    `after` has the words after the script.
+    Raises UsageError. `after` has the words after the script.
     """
     path = _meant(script, machine.script_exists) or _refuse("script", script, machine, after)
     if not path.endswith(".py"):  # Python itself says best what is wrong with such a file.
@@ -104,7 +104,7 @@ def check_script(script: str, machine: ThisHost, after: Sequence[str] = ()) -> s
 
 
 def interpreter(environ: Mapping[str, str], machine: ThisHost) -> str:
-    """Return the interpreter of the workers. Raises UsageError."""
+    """Return the interpreter of the workers: PYTHON_EXEC, or else this one. Raises UsageError."""
     given = environ.get("PYTHON_EXEC", "")
     origin = f"PYTHON_EXEC={shown(given)}"
     chosen = _meant(given, machine.find_program, origin)
@@ -114,7 +114,10 @@ def interpreter(environ: Mapping[str, str], machine: ThisHost) -> str:
 
 
 def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
-    """Return the name, with or without blanks around it, that `find` finds; else empty."""
+    """Return the name, with or without blanks around it, or the local path, that `find` finds.
+
+    Empty: it finds none. Raises UsageError for an address in the place of a path.
+    """
     if name.strip() and find(name):
         return name
     try:

@@ -28,7 +28,7 @@ _YEAR_S = 366 * 86_400
 def read_stop(
     reading: Reading, environ: Mapping[str, str], now: float, notices: list[str]
 ) -> StopConfig:
-    """Build the configuration.
+    """Return the settings of how and when workers are stopped.
 
     `now`: the time, in seconds since 1970. Remarks are added to `notices`. Raises UsageError.
     """
@@ -67,7 +67,7 @@ def _leave_in_s(
 
 
 def _end(given: Given) -> float | None:
-    """Return the end in seconds since 1970; None: there is none."""
+    """Return the end in seconds since 1970; None: there is none. Raises UsageError."""
     text = given.text.strip()
     if text.lower() in _NO_END:
         return None

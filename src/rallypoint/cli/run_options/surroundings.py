@@ -34,10 +34,11 @@ srun rallypoint run ... to train on all (if one is wanted, add --standalone)"""
 def with_surroundings(
     scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> Scanned:
-    """Return the command line with the scheduler's values. Raises UsageError.
+    """Return the command line with the scheduler's values for options that were left out.
 
     Remarks are added to `notices`. In a worker that starts another job, the scheduler's variables
-    describe its agent, so they are ignored.
+    describe its agent, so they are ignored. Raises UsageError, and RendezvousPlugInError for an
+    unusable plug-in.
     """
     asked = scanned.get("--scheduler")
     scheduler = choice(asked, FLAGS["--scheduler"].metavar.split("|")) if asked else "auto"

@@ -17,11 +17,11 @@ _OTHER_LANGUAGES = frozenset(
     {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "perl", "ruby"}
     | {"node", "Rscript", "julia", "lua", "awk", "make", "php", "tclsh", "pwsh"}
 )
-"""The interpreters by their names in a first line (`#!`)."""
+"""The interpreters of other languages than Python, by their names in a first line (`#!`)."""
 _NO_SCRIPT = "a program, not a Python script"
 _PROGRAMS = frozenset({"python", "python3", "bash", "sh", "srun", "mpirun", "torchrun"})
 _PROGRAMS |= {"accelerate", "deepspeed", "rallypoint"}
-"""Known to be none of a person's scripts, also where no file can be looked at."""
+"""The names of programs that are no script of the user's, also where no file can be looked at."""
 _PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?", re.ASCII)
 _SHELL_SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".slurm", ".sbatch")
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
@@ -184,7 +184,7 @@ def _interpreter_of(line: str) -> str:
 
 
 def _one_word(text: str, machine: ThisHost) -> str:
-    """Return the reason for a whole command within quotes."""
+    """Return the reason for a whole command within quotes; empty: it is none."""
     first, *others = text.split() or [""]
     if not others or (machine.path_kind(first) != "file" and machine.find_program(first) is None):
         return ""
@@ -204,4 +204,5 @@ REASONS: Mapping[str, Callable[[str, Sequence[str], ThisHost], str]] = {
     "script": _why_no_script,
     "file": _why_not_python,
 }
-"""The functions for each kind of name, with the words after it; `file` is an existing script."""
+"""The functions that return why a name can't be run, by the kind of name; empty: it can. They get
+the name, the words after it, and the machine; `file` is an existing script."""

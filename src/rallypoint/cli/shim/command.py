@@ -63,9 +63,9 @@ Exit codes: those of COMMAND; 2 wrong usage, or no such program.
 
 
 def run(argv: list[str]) -> int:
-    """Become the command.
+    """Replace this process by the command, in the environment of the shim.
 
-    Returns only what `rallypoint run` returns in the place of torchrun. Raises UsageError,
+    In the place of torchrun it returns the exit code of `rallypoint run`. Raises UsageError,
     InfrastructureError and HelpRequested.
     """
     if argv[:1] == [_IN_PLACE_OF]:
@@ -81,7 +81,11 @@ def run(argv: list[str]) -> int:
 
 
 def _stand_in(before: list[str], arguments: list[str]) -> int:
-    """Run the job of a command line of torchrun. `before`: its words before the options."""
+    """Run the job of a command line of torchrun, and return its exit code.
+
+    `before` has its words before the options. With an option that `rallypoint run` lacks, this
+    process becomes another torchrun.
+    """
     hidden = next_torchrun(os.environ) if before == ["torchrun"] else before[0]
     bare = without_shim(os.environ)
     try:
@@ -105,7 +109,10 @@ def _stand_in(before: list[str], arguments: list[str]) -> int:
 
 
 def _set_environ(bare: dict[str, str], python: str | None) -> None:
-    """Leave the shim for good. Workers run in the Python that torchrun has."""
+    """Remove the shim from the environment of this process, for good.
+
+    Workers run in the Python that torchrun has.
+    """
     if python and os.path.dirname(python) != os.path.dirname(sys.executable):
         bare.setdefault("PYTHON_EXEC", python)
     for name in os.environ.keys() - bare.keys():

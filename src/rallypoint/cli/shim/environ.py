@@ -20,7 +20,7 @@ _USUAL_PATH = os.defpath
 
 
 def enter(environ: Mapping[str, str], interpreter: str) -> dict[str, str]:
-    """Return the environment of a command under the shim."""
+    """Return the environment of a command under the shim, for this interpreter of Rallypoint."""
     bare = without_shim(environ)
     search = {"PATH": bare.get("PATH", _USUAL_PATH), "PYTHONPATH": bare.get("PYTHONPATH", "")}
     first = {name: os.pathsep.join(filter(None, (ENTRIES, search[name]))) for name in _LISTS}
@@ -41,7 +41,7 @@ def without_shim(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def left(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Remove the shim from an environment while a job runs, so that workers do not inherit it."""
+    """Remove the shim from an environment within the block, so that workers do not inherit it."""
     before = {name: environ[name] for name in (*_LISTS, INTERPRETER) if name in environ}
     bare = without_shim(environ)
     for name in before.keys() - bare.keys():
@@ -59,7 +59,7 @@ def next_torchrun(environ: Mapping[str, str]) -> str | None:
 
 
 def interpreter_of(program: str) -> str:
-    """Return the Python in the first line of a program; empty: none."""
+    """Return the path of the Python in the first line of a program; empty: none that can be run."""
     try:
         with open(program, "rb") as file:
             first = file.readline(4096)

@@ -35,20 +35,23 @@ _handed_over: list[str] = []
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """Return the spec of a replaced module; None: torch's own is wanted."""
+    """Return the spec of a module that replaces torch's of this name.
+
+    None: torch's own is wanted.
+    """
     if _handed_over:
         return None
     return ModuleSpec(name, _Loader(), is_package=name.endswith(".launcher"))
 
 
 class _Loader(Loader):
-    """The loader of a module with the names of one of Rallypoint's."""
+    """The loader of a module of torch's name with the contents of Rallypoint's module."""
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Return None, so that `importlib` makes an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill the module with its names."""
+        """Fill the module with the names of Rallypoint's module."""
         name = module.__name__.removeprefix(f"{_TORCH}.")
         ours = import_module(f"{_OURS}.{name}")
         for key, value in vars(ours).items():
@@ -66,7 +69,7 @@ class _Loader(Loader):
 
 
 class _ElasticLaunch(launcher.elastic_launch):
-    """The `elastic_launch` of `rallypoint.elastic.launcher`, adapted to the shim."""
+    """The `elastic_launch` of `rallypoint.elastic.launcher`, whose workers run without the shim."""
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         with _outside():
@@ -87,7 +90,10 @@ def _without_shim(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _outside() -> Iterator[None]:
-    """Run a job here. Its failure can be caught by the name that torch has for it."""
+    """Run a job within the block, without the shim in the environment.
+
+    Its failure can also be caught by the name that torch has for it.
+    """
     try:
         with left(os.environ):
             yield
@@ -139,7 +145,7 @@ def _unknown_option(words: Sequence[str]) -> str:
 
 
 def _torchs(name: str) -> Any:
-    """Import torch's own module, which replaces this one for all later imports."""
+    """Import and return torch's own module, which replaces this one for all later imports."""
     _handed_over.append(name)
     for each in _NAMES:
         sys.modules.pop(f"{_TORCH}.{each}", None)

@@ -1,7 +1,7 @@
 """A register in a directory that several machines may share: write-once files, and link(2).
 
 A version is written under a temporary name, made durable, and linked to the first free slot of the
-chain (`version_chain`); its directory is made durable before the set says that it stored. Return
+chain (`chain.py`); its directory is made durable before the set says that it stored. Return
 codes decide nothing: a file server may execute a request and lose the answer, or execute it when
 nobody waits for it any more. After anything but success the slot is read, and the nonce in it tells
 whose it is. Success itself is not believed of a writer whose view is old: the directory that it
@@ -61,7 +61,7 @@ class DirectoryBackend(RendezvousBackend):
         """Make a backend in a directory that exists, and that may have registers of other jobs.
 
         `token` is the job's, which authenticates the versions; with None they are not
-        authenticated. Does no I/O.
+        authenticated. Does no I/O. Raises ParameterError for an empty run id.
         """
         if not run_id:
             raise ParameterError("run_id='': a register needs the name of its job")
@@ -82,8 +82,8 @@ class DirectoryBackend(RendezvousBackend):
     def get_state(self) -> tuple[bytes, Token] | None:
         """Return the newest version; see `RendezvousBackend`.
 
-        Also raises AccessError for a directory that is not private, ParameterError for one that is
-        a file; so does `set_state`.
+        Also raises AccessError if the job's directory belongs to another user, or others may write
+        to it. Raises ParameterError if the path is that of a file. So does `set_state`.
         """
         with self._explained():
             tip = self._tip()
@@ -149,7 +149,7 @@ class DirectoryBackend(RendezvousBackend):
         return self._chain.tip()
 
     def _is_there(self) -> bool:
-        """Check the register, if this job has one, and return whether it has."""
+        """Return whether this job has a register. Raises AccessError if others may write to it."""
         try:
             self._files.check_own(self._job)
         except FileNotFoundError:
@@ -159,7 +159,7 @@ class DirectoryBackend(RendezvousBackend):
         return True
 
     def _check_directory(self) -> None:
-        """Raise if a register that this process has seen may have been unmounted.
+        """Raise if the registers' directory is missing, or on another file system than before.
 
         An unmounted register was not removed: another node may still see it.
         """
@@ -186,7 +186,10 @@ class DirectoryBackend(RendezvousBackend):
         return None if tip is None else (tip.content, tip.seen, False)
 
     def _append(self, state: bytes, token: Seen | None) -> tuple[bytes, Token, bool] | None:
-        """Write the state into the slot after the version of `token`, and make it durable."""
+        """Write the state into the slot after the version of `token`, and make it durable.
+
+        Return what `set_state` returns.
+        """
         if token is not None and self._chain.is_cut(token):
             self._forget()
             return self._not_stored()

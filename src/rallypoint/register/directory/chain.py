@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"[0-9]{6,}")
 
 
 class VersionSlot(NamedTuple):
-    """A place for one version. Later slots are greater."""
+    """A place for one version in a job's directory. Later slots are greater."""
 
     serial: int
     directory: str
@@ -59,14 +59,14 @@ FIRST = VersionSlot(0, "", 1)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The token: one version, as one reader has seen it."""
+    """The token of the register in a directory: one version, as one reader has seen it."""
 
     slot: VersionSlot
     nonce: bytes
     following: VersionSlot = field(compare=False)
     """The slot of the next version."""
     seen_at: float = field(compare=False)
-    """The time on the clock of `Files` when no version had followed yet."""
+    """A time at which no version had followed this one yet, in seconds by `Files.now`."""
     is_durable: bool = field(compare=False)
     """Whether the version is known to survive a loss of power."""
 
@@ -93,9 +93,7 @@ def directory_name(serial: int, random: bytes) -> str:
 
 
 class VersionChain:
-    """The versions of one job, as one process reads them.
-
-    It remembers the newest.
+    """The versions of one job's register, as one process reads them. It remembers the newest one.
 
     Each method may raise OSError, RendezvousConnectionError if something is missing that must
     exist, and RecordError for a file that is not a version of this job.
@@ -111,10 +109,10 @@ class VersionChain:
         return os.path.join(self._path, *names)
 
     def tip(self) -> Version | None:
-        """Return the newest version; None if no first one was found.
+        """Return the newest version; None if no first version was found.
 
-        That is certain only when one has been linked. From a position that was read a moment ago,
-        two operations.
+        A cached view may hide the first version; only an attempt to link it decides. Where the
+        newest version was read a moment ago, two operations of the file system are enough.
         """
         known = self.newest
         if known is not None and self._files.now() - known.seen.seen_at < BELIEVED_S:
@@ -156,7 +154,7 @@ class VersionChain:
             version = following
 
     def _find(self) -> Version | None:
-        """Return a version of the chain, a late one if possible."""
+        """Return a version of the chain, a late one if possible; None: there is none."""
         head = self._head()
         names = self._names("") or []
         listed = sorted((name for name in names if serial_of(name)), key=serial_of, reverse=True)
@@ -194,7 +192,7 @@ class VersionChain:
         return version
 
     def is_cut(self, seen: Seen) -> bool:
-        """Return whether the newest version is gone while the register still exists.
+        """Return whether the version `seen`, the newest, is gone while the register still exists.
 
         Then somebody has removed the last versions, or restored an older copy of the directory.
         """
@@ -203,9 +201,9 @@ class VersionChain:
         return not is_there and self.read(FIRST) is not None
 
     def check_unremoved(self, seen: Seen) -> None:
-        """Raise RendezvousConnectionError if a version has been removed.
+        """Raise RendezvousConnectionError if the version that was seen has been removed.
 
-        Or what is to hold its successor.
+        The first version stays: for it the directory of its successor is looked for instead.
         """
         again = self.read(seen.slot)
         is_there = again is not None and again.seen == seen
@@ -243,10 +241,10 @@ def temporary(files: Files, path: str) -> str:
 
 
 def tidy(files: Files, path: str, directory: str, now: float) -> None:
-    """Have the head of a job name a directory that has its first version, and remove old ones.
+    """Write the name of this directory of versions into the job's head file, and remove old ones.
 
-    `now` is on the file system's clock. May be interrupted, and run by several processes at once.
-    Raises OSError.
+    The directory has its first version. `now` is on the file system's clock. May be interrupted,
+    and run by several processes at once. Raises OSError.
     """
     new = temporary(files, path)
     files.write(new, directory.encode())

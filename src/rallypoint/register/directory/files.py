@@ -25,15 +25,15 @@ FIXES = {
     errno.EACCES: "make it writable for you, or name another directory",
     errno.EOPNOTSUPP: "its file system has no hard links: name another directory",
 }
-"""The fix for each of these errors in a directory."""
+"""The fix for each of these errors in a directory, as part of a sentence for the user."""
 
 
 def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
-    """Return the fault and its fix if other users may write to the directory, else None.
+    """Return why a path is not a directory that only this user may write to, and the fix.
 
-    A user who can write there can replace registers. Some file systems show one mode for
-    everything, so a directory that others can read is accepted: files in it are created with
-    private modes.
+    Empty: it is one. A user who can write there can replace registers. Some file systems show one
+    mode for everything, so a directory that others can read is accepted: files in it are created
+    with private modes.
     """
     if not stat.S_ISDIR(status.st_mode):
         return f"{what}: it is not a directory: move it away, or {or_else}"
@@ -50,13 +50,16 @@ def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
 
 
 class Files(Protocol):
-    """Operations on paths. Each raises OSError; then it may have happened, or happen later."""
+    """Operations on paths. Those on the file system raise OSError.
+
+    After such an error the operation may have happened, or happen later.
+    """
 
     def make_directory(self, path: str) -> None:
-        """Make a new directory of mode 0700; FileExistsError if there is anything."""
+        """Make a new directory of mode 0700. Raises FileExistsError if the path exists."""
 
     def check_own(self, path: str) -> None:
-        """Raise AccessError unless the path is a directory that only this user may write to."""
+        """Raise AccessError unless this is a directory of this user, where no other may write."""
 
     def write(self, path: str, data: bytes) -> float:
         """Write a new file, whose content survives a loss of power; its name need not.
@@ -68,7 +71,7 @@ class Files(Protocol):
         """Return the content of a file, and bypass cached content."""
 
     def link(self, source: str, target: str) -> None:
-        """Make a second name for a file; FileExistsError if the name is taken."""
+        """Make a second name for a file. Raises FileExistsError if that name is taken."""
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, and replace an existing target."""

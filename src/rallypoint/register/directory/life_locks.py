@@ -61,7 +61,8 @@ class DirectoryLocks:
     def is_free(self, lock: LifeLock) -> bool:
         """Return whether no process holds this lock, so that its holder has ended.
 
-        Asks the kernel, not the disk.
+        Asks the kernel, not the disk. False for a lock in another file, and if the kernel can't
+        tell.
         """
         own = self.own
         if own is None or (lock.device, lock.inode) != (own.device, own.inode):
@@ -75,7 +76,10 @@ class DirectoryLocks:
 
 
 def are_locks_trusted(there: FileSystem) -> bool:
-    """Return whether the locks of a file system can be trusted: a single kernel serves it. Pure."""
+    """Return whether the locks of a file system can be trusted, as a single kernel serves it.
+
+    Pure.
+    """
     return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
 
 

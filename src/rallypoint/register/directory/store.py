@@ -37,9 +37,10 @@ class DirectoryEngine:
         return f"the directory {self._path}"
 
     def prepare(self) -> list[str]:
-        """Make the directory; see `Engine`.
+        """Make the directory if it is missing, and check it; see `Engine`.
 
-        `serve` gets no remark about a file system of one machine.
+        A process that is no node of a job (`serve`) gets no remark about a file system of one
+        machine.
         """
         if not self._use.run_id:
             return upkeep.prepare(self._path, self._files, "")

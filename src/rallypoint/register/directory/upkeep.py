@@ -21,10 +21,10 @@ from rallypoint.register.directory.files import FIXES, Files, why_not_own
 GONE = "gone-"
 PROBE = "probe-"
 SLOW_S = 1.0
-"""The duration of writing a small file durably, in seconds, that causes a remark."""
+"""The seconds for writing a small file durably above which the user gets a remark."""
 RETENTION_S = 7 * 86400.0
-"""The time in seconds after which an unchanged register is removed: its job has neither coordinator
-nor node."""
+"""The seconds after which a register that did not change is removed: its job has neither
+coordinator nor node."""
 _REGISTER = re.compile(r"rallypoint-.*-[0-9a-f]{32}")
 _FIXES = FIXES | {
     errno.EPERM: "its file system has no hard links: name another directory",
@@ -91,10 +91,11 @@ def probe(path: str, files: Files) -> float:
 
 
 def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> bool:
-    """Remove the register of one job in its directory, unless it turns out to be in use.
+    """Remove the register of one job at this path, unless it turns out to be in use.
 
-    The register is moved away first, so that no other process finds it; then `is_old` is called
-    with its new path. Raises OSError; what is left is removed by `sweep`.
+    The register is moved away first, so that no other process finds it. Then `is_old` is called
+    with its new path; False puts the register back. Return whether it was removed. Raises OSError;
+    what is left of it is removed by `sweep`.
     """
     above, name = os.path.split(path)
     away = os.path.join(above, f"{GONE}{files.random_bytes(8).hex()}-{name}")
@@ -108,7 +109,7 @@ def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> b
 
 
 def sweep(files: Files, path: str) -> int:
-    """Remove registers that have not changed for a week, and return their number.
+    """Remove the registers in this directory that have not changed for a week; return their number.
 
     Age is measured on the file system's clock. Left-overs of an interrupted removal or check are
     removed after the same time, because another one may be running. What can't be removed stays.

@@ -14,7 +14,7 @@ from msgspec import Meta
 from rallypoint.core.json_reader import UnreadableJsonError, check_kind
 
 Number = Annotated[str, Meta(pattern=r"^-?[0-9]{1,20}\Z")]
-"""The gateway writes integers of 64 bits as text, and leaves zeros out."""
+"""An integer of 64 bits, which the gateway writes as text; fields that are zero are left out."""
 
 
 class _Header(TypedDict):
@@ -139,7 +139,7 @@ def next_key(page: dict[str, Any], begin: bytes) -> bytes | None:
 
 
 def _check_responses(body: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Check that a transaction has one response for each of its operations."""
+    """Check that a transaction has one response for each of its operations, and valid ranges."""
     asked = body.get("success" if answer.get("succeeded") else "failure", ())
     responses = answer.get("responses", [])
     if len(responses) != len(asked):

@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # It makes the backends.
     from rallypoint.register.etcd.store import EtcdEngine
 
 MAX_STATE = 1 << 20
-"""Bytes. etcd takes requests of 1.5 MiB as a rule."""
+"""The longest state in bytes. etcd takes requests of 1.5 MiB as a rule."""
 _AGAIN_S = 0.5
 
 
 class Revision(Struct, frozen=True):
-    """The version of a key, as a token."""
+    """The mod revision of a key, as the token of a version."""
 
     number: int
 
@@ -52,8 +52,9 @@ class EtcdBackend(SwappingBackend):
     ) -> None:
         """`token`: the job's, by which versions are authenticated; None: they are not.
 
-        `attempt_s`: after so long another member is asked. `records`: what reads this register;
-        None: it reads for itself. Does no I/O.
+        `attempt_s`: the seconds after which another member of etcd is asked. `records`: the engine
+        whose connection and reads this register shares; None: it has its own. Does no I/O. Raises
+        ParameterError for an empty run id.
         """
         layout = VersionFormat(run_id, token, "another etcd_prefix")
         super().__init__(run_id, key_of(config.prefix, run_id), layout)
@@ -101,9 +102,9 @@ class EtcdBackend(SwappingBackend):
             self._gateway.call("/v3/kv/txn", swap_of_nothing(self._key))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Wait until the key may have another revision.
+        """Wait until the key may have another revision than `token`; see `WakingBackend`.
 
-        A watch wakes the caller, which reads the key.
+        A watch wakes the caller, which reads the key. True also when etcd can't be reached.
         """
         ends_at = time.monotonic() + timeout
         try:
@@ -126,7 +127,7 @@ class EtcdBackend(SwappingBackend):
         self._watching.abort()
 
     def _lease(self) -> int:
-        """Return the lease of etcd for the next version; 0: it stays."""
+        """Return the id of the etcd lease with which the next version is stored; 0: it has none."""
         return 0
 
 
@@ -139,17 +140,23 @@ def _stored(answer: dict[str, Any]) -> Stored | None:
 
 
 def key_of(prefix: str, run_id: str) -> str:
-    """Return where the register of a job is; the name is unlike that of any other run id."""
+    """Return the key of a job's register in etcd. It is unlike that of any other run id."""
     return f"{prefix}/jobs/{register_name(run_id)}"
 
 
 def if_unchanged(key: str, revision: int) -> dict[str, str]:
-    """Return the condition of a transaction; 0: that there is no such key."""
+    """Return a transaction's condition that the key, in base64, still has this mod revision.
+
+    Revision 0: that there is no such key.
+    """
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
 def number_given(answer: dict[str, Any]) -> int:
-    """Return the version of the key that was put: 1, 2, 3 and so on, one number for each put."""
+    """Return how often the key of this put was put since it was created: 1, 2, 3 and so on.
+
+    The request has asked for the previous value, whose version is one less.
+    """
     return int(answer.get("prev_kv", {}).get("version", "0")) + 1
 
 
@@ -174,7 +181,10 @@ def revision_of(answer: dict[str, Any]) -> int:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise refusals as errors that may be retried: an administrator may fix users and proxies."""
+    """Raise refusals and unreadable answers of etcd as RendezvousConnectionError.
+
+    The caller may retry: an administrator may fix users and proxies.
+    """
     try:
         yield
     except (AccessError, ParameterError) as error:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 ATTEMPT_S = 2.0
 """The time limit for one member's answer, in seconds. An election takes 1 to 2 s."""
 LIMIT_S = 5.0
-"""The limit of a call at all members: half the hold of a leader."""
+"""The limit of a call at all members, in seconds: half the usual time for which a leader may act
+without writing its record."""
 STATUS_S = 0.5
 """The last part of `LIMIT_S`, in seconds, in which members are asked for their leader."""
 _SHOWN = 300
@@ -46,13 +47,13 @@ _KIND = ServerKind("no etcd", "protocol=http", "protocol=https")
 _WATCH = "/v3/watch"
 _SHOWN_BYTES = 60
 _OWN = "etcdserver: "
-"""The HTTP statuses of a proxy whose etcd member is unreachable."""
+"""The beginning of messages of etcd itself, as of its answers with status 404."""
 _OF_A_PROXY = (502, 503, 504)
 """The HTTP statuses of a proxy whose etcd member is unreachable."""
 
 
 class LeaseEndedError(RendezvousConnectionError):
-    """The lease is not in etcd any more; nothing was stored."""
+    """The lease in a request is no longer in etcd; nothing was stored."""
 
 
 class _Failure(NamedTuple):
@@ -80,9 +81,9 @@ class EtcdMember(HttpConnection):
     def watch(
         self, body: Any, token: str, limit_s: float, line_limit_s: float
     ) -> Generator[dict[str, Any], None, None]:
-        """Yield the JSON lines of an endless answer, for `limit_s`. Raises HttpError.
+        """Yield the JSON objects of a watch's endless answer, one for each line.
 
-        See `HttpConnection.lines`.
+        Ends after `limit_s` seconds. Raises HttpError. See `HttpConnection.lines`.
         """
         request = _request(_WATCH, body, token)
         with closing(self.lines(request, limit_s, line_limit_s)) as lines:
@@ -139,10 +140,11 @@ class Gateway:
         self._config, self._attempt_s = config, attempt_s
         self._members: list[EtcdMember] = []
         self._at = 0
-        """The index of the member that answered last."""
+        """The index of the member to ask next: the one that answered last, or the one after a
+        failure."""
         self._token = ""
         self._is_open = False
-        """Whether etcd is known to require no user."""
+        """Whether etcd has said that its authentication is off, so that no login is needed."""
         self._cluster = ""
         self.has_repeated = False
         """Whether the last call was sent more than once, so that it may have been executed
@@ -151,8 +153,9 @@ class Gateway:
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of the first member that answers.
 
-        Raises RendezvousConnectionError, AccessError for a user that etcd refuses, and
-        ParameterError if no endpoint is an etcd.
+        Raises RendezvousConnectionError, also for most refusals; AccessError for a user or password
+        that etcd refuses, or a password file that can't be read. Raises ParameterError if no
+        endpoint is a usable etcd, or a file for TLS can't be used.
         """
         ends_at = time.monotonic() + LIMIT_S
         self.has_repeated = False
@@ -208,7 +211,11 @@ class Gateway:
         return self._members[self._at]
 
     def _ask(self, path: str, body: dict[str, Any], ends_at: float) -> dict[str, Any]:
-        """Return the answer of one member before `ends_at`; log the user in first if necessary."""
+        """Return the answer of the present member before `ends_at`.
+
+        Log the user in first if necessary. Raises HttpError if another member may answer, and else
+        as `call`.
+        """
         for is_last in (False, True):
             token = self._authenticated(ends_at)
             status, answer = self._post(path, body, token, ends_at)
@@ -241,7 +248,10 @@ class Gateway:
             raise self._member.not_understood(error) from None
 
     def _authenticated(self, ends_at: float) -> str:
-        """Return the token of the user's login; empty if none is needed."""
+        """Return the token of the user's login, after a login if there is none.
+
+        Empty: none is needed.
+        """
         config = self._config
         if not config.user or self._token or self._is_open:
             return self._token
@@ -256,7 +266,7 @@ class Gateway:
         return self._token
 
     def _check_cluster(self, answer: dict[str, Any]) -> None:
-        """Raise if the endpoints belong to two clusters, which would be two registers."""
+        """Raise HttpError if the endpoints belong to two clusters, which would be two registers."""
         headed = answer if "header" in answer else answer.get("result", {})
         cluster = str(headed.get("header", {}).get("cluster_id", ""))
         if self._cluster not in ("", cluster):
@@ -326,7 +336,10 @@ class Gateway:
 
 
 def tls_context(config: EtcdConfig) -> SSLContext | None:
-    """Return None without TLS. Raises ParameterError for files that can't be used."""
+    """Return the TLS context for etcd; None without TLS.
+
+    Raises ParameterError for files that can't be used.
+    """
     if config.protocol != "https":
         return None
     return http.tls_context(config.cacert, config.cert, config.key)
@@ -353,7 +366,10 @@ def _with_password(config: EtcdConfig) -> str:
 
 
 def _password(config: EtcdConfig) -> str:
-    """Read anew for each log-in: it may have been changed."""
+    """Return the password. Its file is read for each login, since the password may have changed.
+
+    Raises AccessError if the file can't be read.
+    """
     if not config.password_file:
         return config.password
     try:
@@ -376,6 +392,6 @@ def _is_unavailable(line: dict[str, Any]) -> bool:
 
 
 def _is_of_an_old_token(answer: dict[str, Any]) -> bool:
-    """Return whether the answer refuses a login token that is outdated or forgotten."""
+    """Return whether the answer refuses a login token that is outdated or unknown to etcd."""
     said = _message(answer)
     return answer.get("code") == 16 or "auth token" in said or "auth store is old" in said

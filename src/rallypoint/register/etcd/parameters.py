@@ -34,16 +34,16 @@ _PROTOCOLS = ("http", "https")
 
 
 class EtcdConfig(Struct, frozen=True):
-    """The addresses and credentials for the members of an etcd. Paths are absolute."""
+    """The addresses of the members of an etcd, and the credentials for it. Paths are absolute."""
 
     endpoints: tuple[str, ...]
     """The members as HOST:PORT, with brackets around IPv6 addresses."""
     protocol: str = "http"
-    """http or https."""
+    """The scheme of all members: http or https."""
     prefix: str = "/rallypoint"
     """The prefix of all keys; it begins with a slash and does not end with one."""
     user: str = ""
-    """The user; empty: etcd requires none."""
+    """The user name; empty: etcd requires none."""
     password: str = ""
     password_file: str = ""
     """A file with the password, instead of `password`."""
@@ -66,7 +66,11 @@ def read_etcd(
     conf: Mapping[str, str],
     absolute_path: Callable[[str], str] = os.path.abspath,
 ) -> EtcdConfig:
-    """`conf` has keys of `FIELDS`. Raises UsageError, whose text names what was given."""
+    """Return the configuration of an etcd, from its endpoints and settings.
+
+    `endpoints` are separated by commas. `conf` has keys of `FIELDS`. Raises UsageError, whose text
+    names what was given.
+    """
     given: dict[str, Any] = {}
     for name, text in conf.items():
         field = FIELDS[name]
@@ -91,7 +95,10 @@ def read_etcd(
 
 
 def checked_prefix(name: str, prefix: str) -> str:
-    """Return the prefix of keys in etcd, without a slash at its end. Raises UsageError."""
+    """Return the prefix of keys in etcd without a slash at its end.
+
+    `name` is the setting, for the UsageError of an invalid prefix.
+    """
     if not prefix.startswith("/") or not prefix.strip("/") or not prefix.isprintable():
         raise UsageError(f"{name}={prefix}: needs a path that begins with a slash")
     return prefix.rstrip("/")

@@ -40,9 +40,9 @@ SWEEP_PAGE = 500
 PAGE = 200
 """The number of records in one request; a record is usually below 1 KB."""
 FRESH_S = 0.25
-"""The age in seconds up to which a read record is used for other jobs too."""
+"""The age in seconds up to which the records of all jobs that were read at once are used again."""
 _ATTEMPTS = 2.5
-"""The number of members that can be asked within the limit of a call."""
+"""The number of members that can be asked within the wanted limit of a call."""
 _REGISTER = re.compile(rb"rallypoint-.*-[0-9a-f]{32}")
 _MARK = re.compile(rb"(\d{1,19}) (\d{1,19})")
 
@@ -100,9 +100,9 @@ class EtcdEngine:
                 yield name, kv["mod_revision"]
 
     def newest(self, key: str, after: float) -> dict[str, Any] | None:
-        """Return the stored pair of a job's key, read after this monotonic time.
+        """Return the key-value pair of a job's record, read after this monotonic time.
 
-        None if there is none.
+        None if there is none. With several jobs, one read of all records serves them for `FRESH_S`.
         """
         if len(self._opened) < 2:
             return self._one(key)
@@ -125,9 +125,11 @@ class EtcdEngine:
 
 
 def sweep(gateway: Gateway, prefix: str, page: int = SWEEP_PAGE) -> int:
-    """Remove old registers and return their number.
+    """Remove the registers that have not changed for a week or more, and return their number.
 
-    `page` is the number of keys in one request. Raises as `Gateway.call`, and UnreadableJsonError.
+    A mark in etcd says which registers are that old when its lease ends. Returns 0 while the lease
+    lasts; else it sets the next mark. `page` is the number of keys in one request. Raises as
+    `Gateway.call`, and UnreadableJsonError.
     """
     name = encoded(f"{prefix}/mark")
     answer = gateway.call("/v3/kv/range", {"key": name})
@@ -159,7 +161,7 @@ def _lasts(gateway: Gateway, lease: int) -> bool:
 
 
 def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) -> int:
-    """Remove the registers that have not changed since this revision."""
+    """Remove the registers that have not changed since this revision, and return their number."""
     first, found = f"{prefix}/jobs/", 0
     more = {"limit": str(limit), "keys_only": True, "max_mod_revision": str(revision)}
     for kv in _pages(gateway, first, f"{prefix}/jobs0", more):
@@ -179,7 +181,7 @@ def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) 
 def _pages(
     gateway: Gateway, first: str, end: str, more: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the stored values from one key to before another, page by page."""
+    """Yield the key-value pairs from the key `first` to before `end`, page by page."""
     begin: bytes | None = first.encode()
     while begin is not None:
         request = {"key": encoded(begin), "range_end": encoded(end), **more}

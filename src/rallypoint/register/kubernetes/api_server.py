@@ -40,7 +40,8 @@ Query = Mapping[str, str]
 
 NONE: Query = {}
 LIMIT_S = 5.0
-"""The limit of a call: half the hold of a leader."""
+"""The limit of a call in seconds: half the usual time for which a leader may act without writing
+its record."""
 
 _KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
@@ -98,10 +99,10 @@ class Reply(NamedTuple):
     """An answer of the API server with an expected status."""
 
     status: int
-    """200, 201, 404, 409 or 410."""
+    """The HTTP status: 200, 201, 404, 409 or 410."""
     body: Object
     at: datetime | None
-    """The time by the clock of the API server."""
+    """The time of the answer by the API server's clock; None: it is not known."""
 
     @property
     def items(self) -> list[Object]:
@@ -121,14 +122,14 @@ class ApiServer:
         self._http: HttpConnection | None = None
         self._namespace = config.namespace
         self._not_before = 0.0
-        """The time before which the server wants no request."""
+        """The monotonic time before which the server wants no request."""
         self.has_repeated = False
         """Whether the last call was sent more than once, so that it may have been executed
         twice."""
 
     @property
     def namespace(self) -> str:
-        """The namespace. Raises ParameterError for an unreadable file."""
+        """The namespace of the registers. Raises ParameterError if its file can't be read."""
         if not self._namespace:
             self._namespace = self._file("namespace")
         return self._namespace
@@ -136,10 +137,12 @@ class ApiServer:
     def call(
         self, method: str, name: str = "", body: Object | None = None, query: Query = NONE
     ) -> Reply:
-        """GET, POST, PUT or DELETE of a ConfigMap; without a name: of all of them.
+        """Send a GET, POST, PUT or DELETE for the ConfigMap `name`.
 
-        Raises RendezvousConnectionError, AccessError for a service account that may not do that,
-        ParameterError if no API server is there, or the files of the service account are not.
+        Without a name, for all of them. Return an answer with one of the statuses of `Reply`.
+        Raises RendezvousConnectionError if there is none, and AccessError if the service account's
+        token is refused, or may not do that. Raises ParameterError if no API server is there, or
+        the files of the service account are not.
         """
         ends_at = time.monotonic() + self._limit_s
         self.has_repeated = False
@@ -157,9 +160,10 @@ class ApiServer:
             return self._reply(answer)
 
     def watch(self, seconds: float, query: Query) -> Generator[Object, None, None]:
-        """Yield changes of ConfigMaps for at most `seconds`, as the API server sends them.
+        """Yield changes of the namespace's ConfigMaps, as the API server sends them.
 
-        May end earlier. An event of the type ERROR has the status. Raises as `call`.
+        Ends after `seconds`, or earlier. `query` selects the ConfigMaps. An event of the type ERROR
+        has the status. Raises as `call`.
         """
         watching = {"watch": "1", "timeoutSeconds": str(int(seconds) + 1)}
         request = self._request("GET", "", None, self._token(), {**query, **watching})
@@ -225,7 +229,10 @@ class ApiServer:
         return HttpRequest(method, path, json.dumps(body).encode(), headers)
 
     def _token(self) -> str:
-        """Return the token; empty: a proxy without TLS sends its own."""
+        """Return the service account's token; empty if there is none and the server is plain HTTP.
+
+        A proxy without TLS sends its own token.
+        """
         if self._config.server.startswith("http:") and not os.path.exists(self._path("token")):
             return ""
         return self._file("token")
@@ -245,7 +252,7 @@ class ApiServer:
         return os.path.join(self._config.service_account, name)
 
     def _reply(self, answer: HttpReply) -> Reply:
-        """Return the reply, or raise the error for any other answer."""
+        """Return the reply for an expected status; raise the error for any other answer."""
         try:
             body = _parsed(answer.data)
         except UnreadableJsonError as error:
@@ -310,7 +317,7 @@ def _parsed(data: bytes) -> Object:
 
 
 def _pause_s(answer: HttpReply) -> float:
-    """Return the pause that the server asks for."""
+    """Return the pause in seconds that the server asks for, within limits; 1 s if it names none."""
     text = answer.headers.get("Retry-After", "")
     return min(max(float(text), 0.1), _MAX_PAUSE_S) if text.isdecimal() else _PAUSE_S
 

@@ -28,12 +28,12 @@ from rallypoint.register.swapping import Stored, Swapped, SwappingBackend
 from rallypoint.register.version_file import VersionFormat, register_name
 
 MAX_STATE = 1_000_000
-"""The limit of the state in bytes. A ConfigMap takes 1 MiB."""
+"""The longest state in bytes. A ConfigMap takes 1 MiB."""
 LABELS = {
     "app.kubernetes.io/managed-by": "rallypoint",
     "app.kubernetes.io/component": "register",
 }
-"""The labels of every register."""
+"""The labels of the ConfigMap of every register."""
 KEY = "register"
 """The key of the value within `binaryData`."""
 DRY_RUN = {"dryRun": "All"}
@@ -41,7 +41,7 @@ _AGAIN_S = 0.5
 
 
 class ObjectVersion(Struct, frozen=True):
-    """The version of an object, as a token."""
+    """The uid and the resourceVersion of an object, as the token of a version."""
 
     uid: str
     version: str
@@ -50,8 +50,8 @@ class ObjectVersion(Struct, frozen=True):
 class KubernetesRendezvousBackend(SwappingBackend):
     """The state of one job in a ConfigMap.
 
-    For a `DynamicRendezvousHandler`, or for the coordinators of a job. Calls block, for at most 5
-    s. A wait for a change has its own connection.
+    For a `DynamicRendezvousHandler`, or for the coordinators of a job. Methods block; each request
+    to the API server takes at most 5 s by default. A wait for a change has its own connection.
     """
 
     store, max_state, token_type = "Kubernetes", MAX_STATE, ObjectVersion
@@ -67,8 +67,8 @@ class KubernetesRendezvousBackend(SwappingBackend):
         """`config`: see `kubernetes_config`.
 
         `token`: the job's, by which versions are authenticated; None: they are not. `limit_s`: of
-        each call. `server`: the connection of other registers, which this one shares. Does no I/O.
-        Raises ParameterError.
+        each request, in seconds. `server`: the connection of other registers, which this one
+        shares; None: it gets its own. Does no I/O. Raises ParameterError for an empty run id.
         """
         super().__init__(run_id, name_of(run_id), VersionFormat(run_id, token, "another namespace"))
         self._server = ApiServer(config, limit_s) if server is None else server
@@ -92,14 +92,18 @@ class KubernetesRendezvousBackend(SwappingBackend):
         self._server.call("PUT", self._key, config_map(self._key), DRY_RUN)
 
     def try_writing(self) -> None:
-        """Check that the register could be written, without storing anything."""
+        """Check that the register could be written, without storing anything.
+
+        Raises RendezvousConnectionError.
+        """
         with _explained():
             self.check()
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Wait until the object may have changed.
+        """Wait until the ConfigMap may have another version than `token`; see `WakingBackend`.
 
-        A watch wakes the caller, which reads the object.
+        A watch wakes the caller, which reads the ConfigMap. True also when the API server can't be
+        reached.
         """
         ends_at = time.monotonic() + timeout
         wanted = [] if token is None else [token]
@@ -129,9 +133,9 @@ class KubernetesRendezvousBackend(SwappingBackend):
         self._watching.abort()
 
     def _is_woken(self, seconds: float, query: Query) -> bool:
-        """Return whether something was seen.
+        """Return whether the API server has sent a change of the objects that `query` selects.
 
-        False: nothing for so long, or until the API server has ended the watch.
+        False: it sent none for so many seconds, or has ended the watch.
         """
         watch = self._watching.watch(seconds, {**query, "allowWatchBookmarks": "true"})
         with closing(watch) as events:
@@ -184,7 +188,7 @@ def name_of(run_id: str) -> str:
 
 
 def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -> Object:
-    """Return the ConfigMap object to send.
+    """Return the ConfigMap object to send to the API server.
 
     `token` is that of the version that it replaces; None: there is none. `value` is base64.
     """
@@ -209,7 +213,10 @@ def _version_of(body: Object) -> ObjectVersion:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise refusals as errors that may be retried: an administrator may fix rights and files."""
+    """Raise refusals and unreadable answers of the API server as RendezvousConnectionError.
+
+    The caller may retry: an administrator may fix rights and files.
+    """
     try:
         yield
     except (AccessError, ParameterError) as error:

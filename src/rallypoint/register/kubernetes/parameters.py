@@ -19,7 +19,7 @@ from rallypoint.register.engines import NotHereError
 from rallypoint.wire.address import Address, split_endpoint
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""The directory of a pod's service account files."""
+"""The directory of the service account's files in a pod."""
 _PORTS = {"http": 80, "https": 443}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -30,7 +30,7 @@ class KubernetesConfig(Struct, frozen=True):
     """The address of an API server, and the directory with the credentials for it."""
 
     server: str
-    """http:// or https://, HOST:PORT, and perhaps a path."""
+    """The URL: http:// or https://, HOST:PORT, and perhaps a path."""
     namespace: str = ""
     """The namespace of the registers; empty: the one that the file `namespace` names."""
     service_account: str = SERVICE_ACCOUNT
@@ -43,10 +43,11 @@ class KubernetesConfig(Struct, frozen=True):
 def kubernetes_config(
     namespace: str = "", server: str = "", service_account: str = ""
 ) -> KubernetesConfig:
-    """Return a configuration for a program; empty parameters are the pod's own.
+    """Return the configuration of a `KubernetesRendezvousBackend`; empty parameters: the pod's own.
 
     `server` is http[s]://HOST:PORT. `service_account` is a directory with the files `token`,
-    `ca.crt` and `namespace`. Reads the environment only. Raises ParameterError.
+    `ca.crt` and `namespace`. Reads the environment only. Raises ParameterError for an invalid
+    value, or without `server` outside of a pod.
     """
     given = {"server": server, "service_account": service_account}
     conf = {name: text for name, text in given.items() if text}
@@ -57,10 +58,11 @@ def kubernetes_config(
 
 
 def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig:
-    """Read the configuration from `conf` and the environment.
+    """Return the configuration of a namespace, from `conf` and the environment.
 
-    `conf` may have `server` and `service_account`. Raises UsageError, whose text names the given
-    value, and NotHereError outside of a pod.
+    `namespace`: empty for the pod's own. `conf` may have `server` and `service_account`. Raises
+    UsageError, whose text names the given value, and NotHereError without a server outside of a
+    pod.
     """
     if namespace and not is_label(namespace):
         raise UsageError(
@@ -79,7 +81,7 @@ def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig
 
 
 def pod_server(environ: Mapping[str, str] | None = None) -> str:
-    """Return the API server's address from a pod's environment; empty outside of a pod."""
+    """Return the API server's URL from a pod's environment; empty outside of a pod."""
     environ = os.environ if environ is None else environ
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")

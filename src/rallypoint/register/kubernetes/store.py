@@ -84,7 +84,7 @@ class KubernetesEngine:
 
 
 def sweep(server: ApiServer, page: int = PAGE) -> int:
-    """Remove old registers and return their number.
+    """Remove the registers that have not changed for a week, and return their number.
 
     `page` is the number of objects in one request. Raises as `ApiServer.call`, and
     UnreadableJsonError.
@@ -103,7 +103,11 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
 
 
 def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
-    """Yield all registers, page by page. Raises as `sweep`, also for a list that does not end."""
+    """Yield all registers, page by page, with the metadata of their objects only.
+
+    Ends early if a list is too old to be continued. Raises as `sweep`, also for a list that does
+    not end.
+    """
     query = {
         "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
         "limit": str(page),
@@ -121,7 +125,7 @@ def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
 
 
 def _changed_at(metadata: dict[str, Any]) -> datetime | None:
-    """Return the time of the last change; None: unknown, and it may have been a moment ago."""
+    """Return when an object was last changed; None: unknown, so it may have been a moment ago."""
     fields = metadata.get("managedFields")
     if not fields:
         return None
