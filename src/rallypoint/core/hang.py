@@ -24,7 +24,8 @@ from rallypoint.core.text import brief_seconds
 from rallypoint.core.worker_exits import WorkerExit
 
 COLLECT_S = 5.0
-"""How long the nodes may take to report what their workers do, in seconds."""
+"""How long the nodes may take to report what their workers do, after a hang is suspected, in
+seconds."""
 SILENT_SHARE = 0.5
 """A share of the hang time: a worker that reported more lately did not hang with the others."""
 LOOK_AGAIN_SHARE = 0.25
