@@ -131,5 +131,5 @@ class AdmissionLimits:
 
 
 def _claim(held: OrderedDict[int, float]) -> tuple[int, float]:
-    """Return the oldest connection of the source that holds most slots."""
+    """Return the sort key of a source: its number of slots, then its oldest connection's age."""
     return len(held), -next(iter(held.values()))

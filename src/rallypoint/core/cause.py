@@ -41,7 +41,7 @@ schedulers signal every process."""
 
 
 class Breakdown(Struct, frozen=True):
-    """The death of a Rallypoint process that the workers need, as its agent noticed it."""
+    """The death of a helper process of Rallypoint that a node's workers need, as reported."""
 
     node_id: str
     text: str

@@ -54,7 +54,10 @@ class Versions(Struct, frozen=True):
         return found
 
     def in_flags(self, flags: int) -> int:
-        """Return the flags of a hello, with how many newer versions the client speaks."""
+        """Return the flags of a hello, with the number of versions above the oldest: 127 at most.
+
+        It stands above the bits of `flags`.
+        """
         return flags | min(self.newest - self.oldest, NEWER_MAX) << _NEWER_SHIFT
 
     @classmethod
