@@ -41,7 +41,7 @@ schedulers signal every process."""
 
 
 class Breakdown(Struct, frozen=True):
-    """The death of a helper process of Rallypoint that a node's workers need, as reported."""
+    """The death of a helper process that a node's workers need, as the node's agent reported it."""
 
     node_id: str
     text: str

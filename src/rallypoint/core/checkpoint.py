@@ -38,7 +38,7 @@ class Then(Struct, frozen=True):
     """
 
     kind: EndKind
-    """The kind of a round's end that messages to nodes have."""
+    """The kind of a round's end by which messages to nodes name this step."""
     leaves: bool = False
     """Whether nodes leave, with a checkpoint or without one."""
     joins: bool = False
@@ -80,7 +80,7 @@ class SaveNotice(Struct):
     """
 
     number: int
-    """The number of the notice in the job: answers to older notices do not count."""
+    """The number of this request for a checkpoint: answers to older ones do not count."""
     then: Then
     round: int
     reason: str
@@ -88,19 +88,19 @@ class SaveNotice(Struct):
     leavers: dict[str, Leaver] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     some_listen: bool = False
-    """Whether a node has answered whose workers look for such requests: they have saved a
-    checkpoint, or some have exited."""
+    """Whether a node has answered that its workers have saved a checkpoint. If nodes are to leave,
+    workers that have exited instead count as well."""
     held: dict[str, NodeSucceeded] = field(default_factory=dict)
-    """The nodes whose workers have all exited with 0 since the notice began, because of the request
-    or because their work is done."""
+    """The nodes whose workers have all exited with 0 since the request, because of it or because
+    their work is done."""
     finishing: bool = False
-    """Whether a first worker has exited with 0 since the notice began."""
+    """Whether a first worker has exited with 0 since the request."""
 
     @property
     def until(self) -> float:
-        """When the first leaving node's time is over, on the coordinator's clock.
+        """When the time of the first leaving node is over, on the coordinator's clock.
 
-        For the end of the job it is `LAST_SAVE_S` after the beginning, if no node leaves. Else
+        For the end of the job it is `LAST_SAVE_S` after the request, if no node leaves before. Else
         infinite.
         """
         last = self.began_at + LAST_SAVE_S if self.then.ends else inf
@@ -108,12 +108,12 @@ class SaveNotice(Struct):
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Whether the round may still continue: nodes are to join, and no node has saved."""
+        """Whether the request may be withdrawn: nodes are to join, and no node has saved yet."""
         return self.then.joins and not self.some_listen
 
     @property
     def is_over(self) -> bool:
-        """Whether all nodes have answered, and, if nodes are to join, one of them has saved."""
+        """Whether all nodes have answered, and, if nodes are to join, a checkpoint was saved."""
         return not self.awaited and (self.then.leaves or self.some_listen)
 
 
@@ -121,16 +121,16 @@ class Save(Struct):
     """A checkpoint that a person has requested, after which the round continues."""
 
     number: int
-    """The number of this request; requests of persons and notices of the job are counted
+    """The number of this request for a checkpoint; all such requests of a job are counted
     together."""
     round: int
     asked: int
     """The number of nodes that were asked."""
     members: int
-    """The number of the job's members at the last check for lost nodes."""
+    """The number of nodes in the job when it was last checked which of them are gone."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
-    """The nodes on which all workers that look for such requests have saved."""
+    """The nodes on which all workers that look for such requests have saved, or exited with 0."""
     cut_short: str = ""
     """The reason why the wait for answers ended early; empty: it did not."""
 
@@ -160,13 +160,16 @@ class Save(Struct):
 def open_notice(
     state: RoundState, number: int, then: Then, reason: str, began_at: float
 ) -> SaveNotice:
-    """Return a new notice to all nodes whose workers run. O(N)."""
+    """Return a new notice, a request for a checkpoint, to all nodes whose workers run. O(N)."""
     awaited = {ref.node_id for ref in working(state)}
     return SaveNotice(number, then, state.round, reason, began_at, awaited=awaited)
 
 
 def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
-    """Return the timers of the notice, in seconds: for each leaving node, and for the job's end."""
+    """Return the timers of a request for a checkpoint, in seconds.
+
+    There is one for each leaving node, and one for the end of the job.
+    """
     last = {Timer(TimerKind.NOTICE, notice.round): LAST_SAVE_S} if notice.then.ends else {}
     return last | {
         Timer(TimerKind.NOTICE, notice.round, node_id): leaver.notice_s
@@ -175,7 +178,7 @@ def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
 
 
 def how_it_went(notice: SaveNotice, cut_short: str) -> str:
-    """Return the result of a notice for display.
+    """Return the result of a notice, a request for a checkpoint, for display.
 
     Empty if all nodes have answered, and none has workers that look for requests. `cut_short` is
     the reason of an early end.
@@ -253,8 +256,8 @@ def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool
 def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
     """Withdraw the request with this number from the workers; return whether that was done.
 
-    It was not if a newer request is open, or if a worker has saved a checkpoint: that worker may
-    end because of the request, so the request stays.
+    It was not if this request is not the open one, or if a worker has saved a checkpoint: that
+    worker may end because of the request, so the request stays.
     """
     if state.request is None or state.request.number != number or saved:
         return False

@@ -44,7 +44,8 @@ def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
 def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodeProgress:
     """Return the node's reported progress.
 
-    If its worker is not one of the node in its newest round, the result has no step and no worker.
+    If the reported rank is not one of the node's in its newest round, the result has no step (-1),
+    and rank 0.
     """
     member, place = job.round.members.get(node_id), job.assigned.get(node_id)
     if member is not None and place is not None:
@@ -107,9 +108,9 @@ class Contests:
         return self._by_newcomer.get(newcomer.incarnation)
 
     def heard(self, holder: str, *, yes: bool) -> bool:
-        """Note a message of this agent (an incarnation), or the end of its connection (not `yes`).
+        """Note a message of an agent, or (not `yes`) the end of its connection.
 
-        Returns whether another agent waits for its id or rank.
+        `holder` is the agent's incarnation. Returns whether another agent waits for its id or rank.
         """
         waiting = self._by_holder.get(holder, ())
         for contest in waiting:

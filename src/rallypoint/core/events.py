@@ -67,9 +67,10 @@ class RoundBroken(Struct, frozen=True):
 
 
 class RoundOver(Struct, frozen=True):
-    """The event that a round has ended, or can't continue.
+    """The event that a round has ended, or can't continue, for a reason that is given.
 
-    A coordinator finds that when it takes over a job, or when the job's rendezvous handler says so.
+    A coordinator finds that when it takes over a job, the job's rendezvous handler says so, or a
+    person asks for a restart.
     """
 
     round: int
@@ -77,7 +78,11 @@ class RoundOver(Struct, frozen=True):
 
 
 class RoundReleased(Struct, frozen=True):
-    """The event that the end of the previous round has been judged, so that this round may form."""
+    """The event that nothing keeps this round from forming any more.
+
+    The end of the round before has been judged: who is to blame, and that the job goes on. Or no
+    worker of a former life of the job is left.
+    """
 
     round: int
 
@@ -247,7 +252,7 @@ class FormWorld(Struct, frozen=True):
 class RoundSettled(Struct, frozen=True):
     """The effect that all nodes of the ended round have stopped or are lost.
 
-    The end of the round is to be judged now.
+    The end of the round is to be judged now: who is to blame, and whether the job goes on.
     """
 
     round: int

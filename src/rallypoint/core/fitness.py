@@ -193,7 +193,7 @@ def forget_bad_routes(state: RoundState) -> None:
 def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: str) -> BadMachine:
     """Begin a quarantine of this machine for this reason, and return what is known of the machine.
 
-    It is twice as long as the machine's last one, at most an hour.
+    Each one is a step longer than the last (`length_s`); healthy hours in rounds take steps back.
     """
     fitness = state.fitness
     known = fitness.machines.pop(machine, None) or BadMachine(node_id, reason, why)
@@ -566,7 +566,7 @@ class HeldBack(Struct, frozen=True):
     """Whether the quarantine is over, and the machine waits for a round that begins for another
     reason."""
     is_here: bool = True
-    """Whether a node of the machine is in the job."""
+    """Whether the node that is named here is in the job."""
 
 
 def held_back(state: RoundState) -> list[HeldBack]:

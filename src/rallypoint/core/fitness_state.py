@@ -33,7 +33,7 @@ class Hold(Struct, array_like=True):
     """A quarantine, from `since` to `until`.
 
     Times are seconds on the host's clock. In a record they are relative to when it was written:
-    `since` is negative, `until` positive.
+    `since` is at most 0, `until` at least 0.
     """
 
     number: int

@@ -34,7 +34,10 @@ START = "start"
 
 
 class WorkerProgress(Struct, frozen=True):
-    """The last step of a worker that is watched for a hang, and the seconds since then."""
+    """The last step of a worker that is watched for a hang, and for how long it has been silent.
+
+    The silence counts from the last progress, or the last change of its phase.
+    """
 
     local_rank: int
     step: int
@@ -60,7 +63,8 @@ class Told(Struct, frozen=True):
     age_s: float
     """The seconds since the last progress, or since the workers were started."""
     is_timed: bool
-    """Whether the duration of a step is known."""
+    """Whether the duration of a step is known. It is not after the first step that was read in the
+    output."""
     phase: str
     """The phase that the script has named; empty: it is in none."""
     phase_age_s: float
@@ -146,7 +150,10 @@ def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -
 
 
 def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
-    """Return the workers that have been silent for at least their limit."""
+    """Return the workers that have been silent for at least their limit, if that may be a hang.
+
+    It may not while the duration of a step is not known.
+    """
     return [worker for worker in workers if worker.is_timed and worker.silent_s >= worker.limit_s]
 
 
@@ -178,8 +185,8 @@ def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
     """Return the node of the worker to blame for a hang, and the worker as a failure.
 
-    `found` has the nodes' answers, `workers` is the size of the round. None: all workers have made
-    progress since, or may wait for one within the limit of its phase.
+    `found` has the nodes' answers, `workers` is the number of workers in the round. None: all
+    workers have made progress since, or may wait for one within the limit of its phase.
     """
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if any(one.known for one in found):

@@ -425,10 +425,10 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
 def _hang_suspected(
     job: JobState, suspect: NodeRef, report: HangSuspected, at: float
 ) -> list[JobEffect]:
-    """Ask every node for the steps and stacks of its workers, if the round is active.
+    """Ask every node for the steps and stacks of its workers, if `--hang-timeout` is on.
 
     Asks nothing while an earlier question is open, while nodes are leaving, or while a worker is in
-    a phase that may take longer than others. Ignores a suspected start after a first step.
+    a phase that may take longer than a step. Ignores a suspected start after a first step.
     """
     state, notice, named = job.round, job.notice, report.stamp
     if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):

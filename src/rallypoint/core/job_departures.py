@@ -82,7 +82,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
 def _leave(
     job: JobState, leavers: tuple[Leaver, ...], at: float, *, is_said: bool
 ) -> list[JobEffect]:
-    """Let these nodes leave now: their round ends, and they are told to stop their workers.
+    """Let these nodes leave now: they are told to stop their workers, and their round ends.
 
     The job ends as preempted if all its nodes leave, or the one with the coordinator.
     """
@@ -143,7 +143,7 @@ def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) 
 def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float) -> list[JobEffect]:
     """Note that one node has answered the request for a checkpoint.
 
-    Ends the notice if all have answered, or if a worker of a leaving node has failed.
+    The wait ends if all have answered, or if a worker of a leaving node has failed.
     """
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:
@@ -163,8 +163,8 @@ def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float)
 def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect]:
     """Hold back the success of a node whose workers were asked for a checkpoint (behaviour A4).
 
-    Workers that exit with 0 then may have exited because of the request. The successes count if all
-    nodes have them and no worker has saved a checkpoint since.
+    Workers that exit with 0 then may have exited because of the request. If it is for late nodes,
+    the successes count once all nodes have them and no worker has saved since.
     """
     notice = job.notice
     assert notice is not None
@@ -180,7 +180,7 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
 
 
 def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]:
-    """End the open notice, and do what it was for.
+    """End the wait for a requested checkpoint, and do what it was requested for.
 
     The nodes leave, late nodes are admitted, or the job ends. `cut_short` is why not all nodes were
     waited for; empty: they have answered, or the time is over.
@@ -215,10 +215,10 @@ def time_is_over(job: JobState, at: float) -> list[JobEffect]:
 
 
 def keep_notice(job: JobState, at: float) -> list[JobEffect]:
-    """Adapt the open notice to the state of the job, after each event.
+    """Adapt the open request for a checkpoint to the state of the job, after each event.
 
-    It ends with its round, and is withdrawn if no late node waits any more. One for growth is
-    opened if a late node waits for a checkpoint.
+    It ends with its round. One for late nodes is opened when such a node waits for a checkpoint,
+    and withdrawn if none does any more.
     """
     keep_save(job)
     notice, state = job.notice, job.round
@@ -262,10 +262,10 @@ def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> l
 
 
 def _withdraw(job: JobState, at: float) -> list[JobEffect]:
-    """Withdraw the notice for growth, so that the round continues, and tell its nodes.
+    """Withdraw the request for a checkpoint for late nodes, so that the round continues.
 
-    The successes of nodes that were held back count now. Does nothing if no notice may be
-    withdrawn.
+    Its nodes are told, and their successes that were held back count now. Does nothing if the
+    request is for another purpose, or a node has saved.
     """
     notice = job.notice
     if notice is None or not notice.may_be_withdrawn:
@@ -285,10 +285,10 @@ def _withdraw(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
-    """End the round because a checkpoint was saved for a withdrawn notice.
+    """End the round because workers have saved a checkpoint for a request that was withdrawn.
 
-    The workers may end, or have ended, because of it. If another notice is open, it ends only when
-    all nodes have answered that.
+    The workers may end, or have ended, because of it. If another request is open, the round ends
+    only when all nodes have answered that.
     """
     notice = job.notice
     if notice is None:
@@ -313,7 +313,7 @@ def is_leaving(job: JobState, ref: NodeRef) -> bool:
 def is_collateral(job: JobState, happened_at: float) -> bool:
     """Return whether a worker's failure may be due to a drain (behaviour A5).
 
-    It must have come within two seconds after the beginning of a notice that is still open.
+    It must have come within two seconds after nodes that are still waited for were told to leave.
     """
     notice = job.notice
     if notice is None or not notice.then.leaves:

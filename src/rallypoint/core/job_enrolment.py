@@ -31,7 +31,7 @@ they are also more than half."""
 def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEffect]:
     """Note that a node has reached the round store of rank 0; when all have, start the workers.
 
-    If all have answered, and some have failed, end the round instead.
+    If all have answered, and some have failed, end the round instead, or with fixed ranks the job.
     """
     if not _is_awaited(job, ref, round_):
         return []

@@ -21,7 +21,7 @@ PROBE_MAX_S = 10.0
 
 
 def name_of(state: RoundState, node_id: str) -> str:
-    """Return the machine of a node that is or was in the newest world or is in the job.
+    """Return the machine of a node that is in the job, or was in the newest world.
 
     It is the node id if the machine has no name.
     """

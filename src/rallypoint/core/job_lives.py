@@ -35,8 +35,8 @@ EARLIER_MAX = 8
 """The most earlier numbers of one life that are remembered."""
 REMEMBERED_S = 24 * 3600.0
 AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
-"""A century in milliseconds: a life's number that is so far ahead of the wall clock is not
-believed."""
+"""A century in milliseconds: how far the number of a life that an agent tells may be ahead of the
+wall clock. A higher one is lowered to that."""
 JOBS_MAX = 4096
 """The most lives that a stand-alone coordinator hosts. Jobs that all agents have left are removed
 first."""
@@ -90,7 +90,7 @@ class BeginLife(Struct, frozen=True):
 
 
 class HearVerdict(Struct, frozen=True):
-    """The decision to give an agent the verdict of its life, which is no longer hosted."""
+    """The decision to give an agent the verdict of a life of its job that is not hosted now."""
 
     incarnation: int
     verdict: Verdict
@@ -125,7 +125,7 @@ class FormerGone(Struct, frozen=True):
 
 
 class HearDeaths(Struct, frozen=True):
-    """The effect to handle deaths that were reported before this coordinator led the job."""
+    """The effect to handle the deaths of nodes, reported before this coordinator led the job."""
 
     run_id: str
     places: tuple[DeadPlace, ...]
@@ -279,7 +279,10 @@ class JobLives:
         return []
 
     def died_early(self, run_id: str, place: DeadPlace) -> None:
-        """Note that the processes of this place have died, for a job that is not led here yet."""
+        """Note that the agent and the workers at this place, a rank in a round, have died.
+
+        Their job is not led here yet.
+        """
         self._early_deaths[run_id, place] = None
         if len(self._early_deaths) > EARLY_DEATHS_MAX:
             del self._early_deaths[next(iter(self._early_deaths))]

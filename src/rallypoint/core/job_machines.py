@@ -78,7 +78,7 @@ def drain_excluded(job: JobState, ref: NodeRef) -> list[JobEffect]:
 def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
     """Trust the machine of this node again, at a person's request.
 
-    Does nothing if it is trusted.
+    Returns the effects: none if it was trusted.
     """
     machine = held_machine(job.round, node_id)
     if not fitness.allow(job.round, machine, node_id):

@@ -91,7 +91,7 @@ class HungUp(Struct, frozen=True):
 
 
 class Decline(Struct, frozen=True):
-    """The effect to tell the person on this connection why a request is refused; it is closed."""
+    """The effect to refuse a request: tell the person on this connection why, and close it."""
 
     connection: int
     text: str

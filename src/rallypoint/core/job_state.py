@@ -62,7 +62,7 @@ class FormerLifeGone(Struct, frozen=True):
 
 
 class PlacesDead(Struct, frozen=True):
-    """The event that no process of these nodes of a world lives.
+    """The event that no process lives at these places, which are ranks of nodes in a round.
 
     Guards report it, or later agents on their machines.
     """
@@ -169,7 +169,8 @@ class JobState(Struct):
     notice: SaveNotice | None = None
     notices: int = 0
     withdrawn: int = 0
-    """The number of the last notice of this round that was withdrawn; 0: none was."""
+    """The number of the last request for a checkpoint in this round that was withdrawn; 0: none
+    was."""
     save: Save | None = None
     """The newest checkpoint that a person has requested, and its outcome."""
     inquiry: Inquiry | None = None
@@ -227,9 +228,10 @@ def stamp(job: JobState, round_: int | None = None) -> Stamp:
 
 
 def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
-    """Note that no process of these places lives, as a coordinator learns when it takes over.
+    """Note that no process lives at these places, ranks of nodes in a round.
 
-    A place of an older round, or of a node that is here, is ignored.
+    A coordinator learns it when it takes over. A place of an older round, or of a node that is
+    here, is ignored.
     """
     state = job.round
     newest = state.round if state.phase is RoundPhase.ACTIVE else state.round - 1
@@ -250,7 +252,7 @@ def note_step(job: JobState, step: int) -> None:
 def note_loss(job: JobState, member: RoundMember, loss: NodeLoss) -> None:
     """Note the loss of a member, if it took part in the newest round.
 
-    Of one that had succeeded it is noted only if it was rank 0's.
+    If its workers had succeeded, it is noted only for the node of rank 0.
     """
     if member.state not in (MemberState.RUNNING, MemberState.STOPPING):
         return

@@ -16,7 +16,8 @@ MAX_BYTES = 64 << 20
 MAX_DEPTH = 64
 """The most levels of arrays and objects that are accepted. Known answers have about ten."""
 MAX_VALUES = 1 << 20
-"""The largest number of values that is accepted. An empty array of two bytes takes 56 in memory."""
+"""The largest number of values that is accepted. An empty array of two bytes takes 56 bytes in
+memory."""
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _BYTE_ORDER_MARK = "\ufeff"

@@ -79,7 +79,7 @@ class Check(Struct, frozen=True, gc=False):
 class WaitKeys(Struct, frozen=True, gc=False):
     """The request to wait for all of these keys.
 
-    The answer comes when each has existed since the request began.
+    The answer comes when each has been there at some time since.
     """
 
     keys: tuple[bytes, ...]

@@ -37,10 +37,10 @@ _LABEL = b"rallypoint agent died\0"
 
 
 class RegisterAt(Struct, frozen=True, array_like=True):
-    """The place of a job's register, as a part of a notice: the engine, the endpoint, and settings.
+    """The place of a job's register, the store that says who leads the job, as a part of a notice.
 
-    Texts are bytes, since a path may hold any. Paths are absolute, as a guard's working directory
-    is another one.
+    It is the engine, the endpoint, and settings. Texts are bytes, since a path may hold any. Paths
+    are absolute, as a guard's working directory is another one.
     """
 
     engine: str
@@ -78,9 +78,11 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     generation: int
     secret: bytes
     place: DeadPlace | None = None
-    """The agent's place in the newest round that it knows; None: it has none."""
+    """The agent's place, its round and group rank, in the newest round that it knows; None: it has
+    none."""
     may_follow: bool = False
-    """Whether another coordinator may take over at this address."""
+    """Whether another coordinator may take over the job, found by the register, or at the same
+    address."""
     register: RegisterAt | None = None
     """The register of the job; None: its nodes use none."""
 
@@ -99,7 +101,8 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
     run_id: str
     token: bytes | None
     epoch: Epoch
-    """The epoch by which the agent leads: the record is left alone if another one leads."""
+    """The number of the agent's leadership: the record is left alone if another leader has written
+    it."""
     incarnation: str = ""
     place: DeadPlace | None = None
     """The agent's place, as in `DeathNotice`. The guard reports it to the next leader. None: no
@@ -114,18 +117,18 @@ Notice = DeathNotice | ReleaseNotice
 
 
 class ByRegister(NamedTuple):
-    """The functions with which a guard uses the register of a job that any of its nodes may lead.
+    """The functions with which a guard uses a job's register, the store of who leads the job.
 
     Each is run in a process of its own that may be killed, since a register may hang.
     """
 
     release: Callable[[ReleaseNotice, float], None]
-    """Marks the job's record as that of a dead leader; tries again for this many seconds while the
-    register can't be reached."""
+    """The function that marks the job's record as that of a dead leader. It tries again for this
+    many seconds while the register can't be reached."""
     who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
-    """Opens the register of this notice. Returns a function that reads it and returns the addresses
-    to notify of the death, as `leading.who_hears` of core/takeover does. The number limits how long
-    a read may wait for the register, in seconds."""
+    """The function that opens the register of a notice, and returns another function. That one
+    reads the record and returns the addresses to notify of the death, as `leading.who_hears` of
+    core/takeover does. The number, in seconds, limits how long it waits for the register."""
 
 
 _decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
@@ -185,8 +188,8 @@ def encode_release(
 ) -> bytes:
     """Encode the notice of an agent that leads a job by this register.
 
-    One longer than `LONGEST` is not left to the guard: then another node has to wait for the
-    leader's hold to end.
+    One longer than `LONGEST` does not reach the guard: then other nodes wait until the leader's
+    time has run out.
     """
     there = RegisterAt.of(register)
     return encode(ReleaseNotice(there, run_id, token, epoch, incarnation, place))

@@ -68,7 +68,7 @@ class _Side:
 
 
 class StoreEnrolment(_Side):
-    """The round store's side of an enrolment.
+    """The round store's side of an enrolment, in which an agent proves that it is in the round.
 
     `key` is that of the round, `nonce` is 16 fresh random bytes, and `address` is the agent's
     numeric source address. When `result` is the node's name, a node of this round has been proven
@@ -110,7 +110,7 @@ class StoreEnrolment(_Side):
 
 
 class AgentEnrolment(_Side):
-    """The agent's side of an enrolment with a round store.
+    """The agent's side of an enrolment: it proves to a round's store that its node is in the round.
 
     Send `hello` first. `result` is the agent's own address as the store saw it.
     """

@@ -193,12 +193,15 @@ class _Handshake:
 
 
 class ClientHandshake(_Handshake):
-    """The dialling node's side of a handshake. Send `hello()` first; done when `result` is set."""
+    """The dialling side of a handshake, such as an agent's.
+
+    Send `hello()` first; done when `result` is set.
+    """
 
     def __init__(
         self, run_id: str, token: bytes | None, nonce: bytes, spoken: Versions = SPOKEN
     ) -> None:
-        """Make the node's side.
+        """Make the dialling side.
 
         `token` is the job's token (never empty), or None with `--insecure`.
 

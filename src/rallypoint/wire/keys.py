@@ -85,23 +85,26 @@ def session_keys(
 
 
 def job_token(master: bytes, run_id: str) -> bytes:
-    """Return the token of one job, derived from `master`.
+    """Return the token of one job, derived from the master token.
 
-    It reveals neither `master` nor other jobs' tokens.
+    It reveals neither the master token nor other jobs' tokens.
     """
     info = b"rallypoint job token" + _counted(run_id.encode())
     return hkdf_expand(hkdf_extract(b"", master), info, KEY_BYTES)
 
 
 def round_store_key(token: bytes, run_id: str, incarnation: int, round_: int) -> bytes:
-    """Return the key with which the nodes of one round enrol with its store (behaviour F9)."""
+    """Return the key by which nodes of one round prove to its store that they are in it.
+
+    See behaviour F9.
+    """
     stamp = f"{incarnation}/{round_}".encode()
     info = b"rallypoint round store" + _counted(run_id.encode()) + _counted(stamp)
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 
 
 def register_key(token: bytes, run_id: str) -> bytes:
-    """Return the key that authenticates each version of a job's record in its register."""
+    """Return the key that authenticates each version of the record of who leads a job."""
     info = b"rallypoint register" + _counted(run_id.encode())
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 

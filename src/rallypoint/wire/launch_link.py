@@ -18,7 +18,7 @@ from msgspec import Struct
 MARK = b"\n\x00rallypoint launch\x00\n"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 NOISE_BYTES = 64 * 1024
-"""The most bytes that a login shell may write before a host's mark."""
+"""The most bytes that a login shell may write before the mark that begins a host's messages."""
 _LENGTH = 4
 
 
@@ -42,8 +42,8 @@ class Here(Struct, frozen=True, tag=True):
 class Hello(Struct, frozen=True, tag=True):
     """The host's answer that an agent can run there.
 
-    `address` is the host's own address, by which ssh has reached it; empty if that is not known. On
-    `port` nothing listened there when it was chosen.
+    `address` is the host's own address, by which ssh has reached it; empty if that is not known. No
+    process listened on `port` when it was chosen.
     """
 
     address: str

@@ -179,8 +179,8 @@ might be torn apart by another writer's line."""
 class LineSplitter:
     """The parser of lines from the bytes of a pipe with several writers.
 
-    It keeps at most 4096 bytes of an unfinished line. Of a longer one only the end may be returned,
-    but the other writers' lines are all returned.
+    It keeps at most 4096 bytes of an unfinished line. Of a longer one only the end may be returned.
+    Lines after it are not lost.
     """
 
     def __init__(self) -> None:
