@@ -27,8 +27,8 @@ node."""
 class AdmissionLimits:
     """The limits of the open connections of one listening program.
 
-    `room` is the number of connections in all. A connection is unproven until its peer has shown
-    that it belongs to a job; `limit_s` is the time in seconds that it has for that.
+    `room` is the most connections that may be open. A connection is unproven until its peer has
+    shown that it belongs to a job; `limit_s` is the time in seconds that it has for that.
     """
 
     def __init__(

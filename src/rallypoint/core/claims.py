@@ -91,20 +91,26 @@ class Contest(Struct):
 
 
 class Contests:
-    """The open conflicts of one job about node ids and fixed ranks."""
+    """The open conflicts of one job.
+
+    In each an agent waits for a node id or a fixed rank that another agent holds.
+    """
 
     def __init__(self) -> None:
         self._by_newcomer: dict[str, Contest] = {}
         self._by_holder: dict[str, list[Contest]] = {}
 
     def begin(self, contest: Contest) -> None:
-        """Note a new contest, in place of an earlier one of the same newcomer."""
+        """Note that an agent waits for the id or the rank of another one.
+
+        An earlier contest of the same newcomer ends.
+        """
         self.end(contest.newcomer)
         self._by_newcomer[contest.newcomer.incarnation] = contest
         self._by_holder.setdefault(contest.holder.incarnation, []).append(contest)
 
     def of(self, newcomer: NodeRef) -> Contest | None:
-        """Return the contest in which this agent waits, if any."""
+        """Return the contest of this agent with one that holds its id or rank, if any."""
         return self._by_newcomer.get(newcomer.incarnation)
 
     def heard(self, holder: str, *, yes: bool) -> bool:
@@ -118,7 +124,7 @@ class Contests:
         return bool(waiting)
 
     def end(self, newcomer: NodeRef) -> None:
-        """End the contest of this newcomer, if there is one."""
+        """End the wait of this agent for the id or the rank of another one, if it waits."""
         contest = self._by_newcomer.pop(newcomer.incarnation, None)
         if contest is not None:
             holder = contest.holder.incarnation
@@ -191,7 +197,7 @@ class NodeNames:
         return None
 
     def has(self, contest: Contest) -> bool:
-        """Return whether the holder of this contest still has the id or the rank."""
+        """Return whether the holder in this contest still has the id or the rank in question."""
         if contest.is_of_rank:
             return self._by_rank.get(contest.join.candidate.node_rank) == contest.holder
         return self._by_id.get(contest.holder.node_id) == contest.holder

@@ -9,9 +9,10 @@ from rallypoint.errors import UsageError
 
 
 class Given(Struct, frozen=True):
-    """The text of a value that a user gave, and where it came from, as he wrote it.
+    """The text of a value, and its origin as error messages name it.
 
-    The origin is an option, an environment variable, a file, or a parameter of a library call.
+    The origin is an option with its value, an environment variable, a file, or a parameter of a
+    library call.
     """
 
     text: str

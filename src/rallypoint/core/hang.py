@@ -83,8 +83,8 @@ class Behind(Struct, frozen=True, array_like=True):
     """The worker of a node that is furthest behind, as its agent found when it was asked."""
 
     failure: WorkerExit
-    """The worker as a failure to report; its `detail` says what it does now, and its message not
-    yet why."""
+    """The worker as a failure to report: its `detail` says what it does now. Its message is still
+    empty."""
     step: int
     silent_s: float
     in_phase: str = ""

@@ -298,13 +298,13 @@ def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def is_leaver(job: JobState, ref: NodeRef) -> bool:
-    """Return whether this node was told to leave, and its workers' checkpoint is still awaited."""
+    """Return whether this node has reported that it drains, and its checkpoint is awaited."""
     leaver = job.notice.leavers.get(ref.node_id) if job.notice is not None else None
     return leaver is not None and leaver.ref == ref
 
 
 def is_leaving(job: JobState, ref: NodeRef) -> bool:
-    """Return whether this node was told to leave, and has not gone yet."""
+    """Return whether this node has reported that it drains, and has not gone yet."""
     member = job.round.members.get(ref.node_id)
     gone = member is not None and member.ref == ref and member.state is MemberState.LEAVING
     return gone or is_leaver(job, ref)
