@@ -253,7 +253,7 @@ class JobLives:
         return [End(run_id, hosted.agents > 0), *held]
 
     def held(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """Drop the oldest ended life of this job if so many hosted ones, `lives`, are too many."""
+        """Drop the oldest ended life of this job if too many, `lives`, are hosted."""
         return [DropOldest(run_id)] if lives > ENDED_MAX else []
 
     def room(self, run_id: str, lives: int) -> list[LivesEffect]:

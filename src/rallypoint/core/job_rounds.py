@@ -323,8 +323,8 @@ def _judge_failure(
 ) -> list[JobEffect]:
     """Judge the end of a round for which a worker is to blame.
 
-    The failure is charged to the restart budget, unless its machine alone is at fault. Then the
-    next round may form, after a backoff, or the job ends.
+    The failure is charged to the restart budget, unless its machine alone is at fault. After that
+    the next round may form, if need be after a backoff, or the job ends.
     """
     assert job.end_reason is not None
     assert cause.failure is not None

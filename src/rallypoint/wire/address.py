@@ -1,6 +1,6 @@
-"""Addresses, in numbers only, and how a person writes an endpoint.
+"""Addresses, and how a person writes an endpoint.
 
-Using one never asks a name server.
+Nothing here asks a name server.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
 
 
 class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
-    """The facts with which a guard marks the record of a job whose leader, its agent, has died.
+    """The facts with which a guard marks the record of a job whose leader, the guard's agent, died.
 
     It has the token, which `repr` leaves out.
     """
