@@ -116,7 +116,8 @@ class Contests:
     def heard(self, holder: str, *, yes: bool) -> bool:
         """Note a message of an agent, or (not `yes`) the end of its connection.
 
-        `holder` is the agent's incarnation. Returns whether another agent waits for its id or rank.
+        `holder` is the agent's random id (incarnation). Returns whether another agent waits for its
+        id or rank.
         """
         waiting = self._by_holder.get(holder, ())
         for contest in waiting:
@@ -159,10 +160,10 @@ class NodeNames:
         name."""
 
     def give_id(self, hello: Attach) -> NodeRef:
-        """Return the node id of an agent that attaches, and its incarnation.
+        """Return the node id of an agent that attaches, with the agent's random incarnation.
 
-        It is the id that it asks for, its former one, or a new one. The agent becomes the holder of
-        this id, unless another agent holds it.
+        The node id is the one that it asks for, its former one, or a new one. The agent becomes the
+        holder of this id, unless another agent holds it.
         """
         ref = NodeRef(self._id_for(hello), hello.incarnation)
         self._by_id.setdefault(ref.node_id, ref)

@@ -105,7 +105,10 @@ def _hosted(name: str, about: str, words: str = "{}", *, quiet: bool = True) -> 
 def _for_handlers(
     name: str, about: str, words: str = "{}", level: Level = Level.WARNING
 ) -> EventKind:
-    """Return a row for an event that the host passes to event handlers; nodes print other words."""
+    """Return a row for an event that the coordinator's node passes to event handlers only.
+
+    Nodes print other words about it.
+    """
     by = ReportedBy.HOST_TO_HANDLERS
     return EventKind(name, about, words, level, quiet=False, reported_by=by)
 

@@ -187,7 +187,7 @@ class TimerKind(Enum):
 class Timer(Struct, frozen=True):
     """The identity of a timer that a state machine wants.
 
-    Its host starts it when it is first wanted, and drops it when it no longer is.
+    The coordinator starts it when it is first wanted, and drops it when it no longer is.
     """
 
     kind: TimerKind

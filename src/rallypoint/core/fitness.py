@@ -92,7 +92,7 @@ def may_take_part(state: RoundState, member: RoundMember) -> bool:
 def is_barred(state: RoundState, member: RoundMember) -> bool:
     """Return whether a member may not take part even if too few other nodes have come.
 
-    Its machine is excluded, or it has a bad route.
+    Its machine is excluded, or it did not reach the store of a node that is still in the job.
     """
     known = state.fitness.machines.get(machine_of(member))
     return (known is not None and known.is_excluded) or _is_cut_off(state, member)
@@ -114,9 +114,9 @@ def _is_cut_off(state: RoundState, member: RoundMember) -> bool:
 
 
 def cut_off_nodes(state: RoundState) -> tuple[str, ...]:
-    """Return the ids of all members that are held back because of a bad route, sorted.
+    """Return the ids of all members that are held back since they did not reach rank 0's store.
 
-    O(bad routes).
+    They are sorted. O(nodes with such a quarantine).
     """
     here = (state.members.get(node_id) for node_id in state.bad_routes)
     return tuple(sorted(m.ref.node_id for m in here if m is not None and _is_cut_off(state, m)))
@@ -143,7 +143,7 @@ def minimum_remains(state: RoundState, without: str) -> bool:
 
 
 def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
-    """Return the members with a bad route to this rank 0, which has gone.
+    """Return the members that could not reach the store of this rank 0, which has gone.
 
     They are not held back for it any more. None are returned while a round is active.
     """
@@ -177,7 +177,7 @@ def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
 
 
 def forget_bad_routes(state: RoundState) -> None:
-    """Forget the bad routes of all nodes of the world, which have just reached rank 0's store.
+    """Forget that nodes of the world did not reach a round store earlier: they all have now.
 
     The nodes that were passed over may be rank 0 again.
     """
@@ -246,8 +246,8 @@ def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
 def quarantine_over(state: RoundState, number: int) -> str | None:
     """End the quarantine with this number.
 
-    Returns the name of the machine, or the id of the node with the bad route. None: there is no
-    such quarantine any more.
+    Returns the name of the machine, or the id of the node that had not reached rank 0's store.
+    None: there is no such quarantine any more.
     """
     for machine, known in state.fitness.machines.items():
         if known.hold is not None and known.hold.number == number:
@@ -290,9 +290,10 @@ def exclude(state: RoundState, machine: str, node_id: str) -> None:
 
 
 def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
-    """Trust this machine and the route of this node again, at a person's request.
+    """Trust this machine and this node again, at a person's request.
 
-    The machine's failures and recent losses are forgotten. Returns whether either was not trusted.
+    The machine's failures and recent losses are forgotten, and that the node did not reach a round
+    store. Returns whether either was not trusted.
     """
     fitness = state.fitness
     fitness.changes += 1
@@ -552,7 +553,7 @@ def _length(hold: Hold) -> str:
 
 
 class HeldBack(Struct, frozen=True):
-    """A machine, or a node with a bad route, that is held back from rounds, for display."""
+    """A machine, or a node that did not reach rank 0's store, that is held back, for display."""
 
     node: str
     machine: str
@@ -570,9 +571,9 @@ class HeldBack(Struct, frozen=True):
 
 
 def held_back(state: RoundState) -> list[HeldBack]:
-    """Return all machines that are held back or not trusted yet, and all nodes with bad routes.
+    """Return all machines and nodes that are held back, or not trusted yet. O(their number).
 
-    O(their number).
+    Nodes are held back because they did not reach the round store of rank 0.
     """
     fitness, found = state.fitness, []
     for machine, known in fitness.machines.items():

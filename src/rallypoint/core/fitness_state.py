@@ -32,8 +32,8 @@ class Why(StrEnum):
 class Hold(Struct, array_like=True):
     """A quarantine, from `since` to `until`.
 
-    Times are seconds on the host's clock. In a record they are relative to when it was written:
-    `since` is at most 0, `until` at least 0.
+    Times are seconds on the coordinator's clock. In a record they are relative to when it was
+    written: `since` is at most 0, `until` at least 0.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Fitness(Struct, array_like=True):
     """The knowledge of one job about the fitness of its machines."""
 
     now: float = 0.0
-    """The host's time of the newest event; 0: the host has no clock."""
+    """The coordinator's time at the newest event; 0: none has come yet."""
     machines: dict[str, BadMachine] = field(default_factory=dict)
     recent_losses: list[Loss] = field(default_factory=list)
     loss_count: int = 0
@@ -175,7 +175,7 @@ def relative(fitness: Fitness, hold: Hold | None) -> Hold | None:
 
 
 def begin(fitness: Fitness, bad_routes: dict[str, BadRoute], at: float) -> None:
-    """Convert the times of a record to the host's clock, at the host's first event.
+    """Convert the times of a record to the coordinator's clock, at its first event.
 
     Exclusions and quarantines go on in that way after a takeover.
     """

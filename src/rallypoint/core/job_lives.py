@@ -30,18 +30,18 @@ from rallypoint.core.model import DeadPlace, Outcome, Verdict
 from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
-"""The most ended lives, of all jobs together, that are remembered."""
+"""The most ended lives (runs), of all jobs together, that are remembered."""
 EARLIER_MAX = 8
-"""The most earlier numbers of one life that are remembered."""
+"""The most earlier numbers of one life (run) of a job that are remembered."""
 REMEMBERED_S = 24 * 3600.0
 AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
 """A century in milliseconds: how far the number of a life that an agent tells may be ahead of the
 wall clock. A higher one is lowered to that."""
 JOBS_MAX = 4096
-"""The most lives that a stand-alone coordinator hosts. Jobs that all agents have left are removed
-first."""
+"""The most lives (runs of jobs) that a coordinator hosts. For another one, a job that all agents
+have left is removed."""
 ENDED_MAX = 4
-"""The most ended lives of one job that a coordinator still hosts."""
+"""The most ended lives (runs) of one job that a coordinator still hosts."""
 EARLY_DEATHS_MAX = 10_000
 """The most deaths that are remembered for jobs that this coordinator does not lead yet."""
 VERDICT_RETENTION_S = 600.0
@@ -54,7 +54,7 @@ FORGOTTEN = Verdict(
 
 
 class Attachment(Struct, frozen=True):
-    """The life of the job that an agent last took part in, and its coordinator's epoch then."""
+    """The life (run) of the job that an agent last took part in, and its coordinator's epoch."""
 
     incarnation: int
     epoch: int
@@ -67,7 +67,7 @@ class Life(Struct, frozen=True):
     verdict: Verdict | None
     """The verdict; None: the life runs, or all nodes have left it and it was forgotten."""
     has_formed: bool = True
-    """Whether a round was formed, so that workers know the number of the life."""
+    """Whether a round was formed, so that workers know the life's number."""
     is_abandoned: bool = False
     """Whether no agent takes part any more, and the agent that comes now has other settings."""
     earlier: tuple[int, ...] = ()
@@ -75,13 +75,13 @@ class Life(Struct, frozen=True):
 
 
 class TakePart(Struct, frozen=True):
-    """The decision that an agent joins the hosted life, which has this number from now on."""
+    """The decision that an agent joins the hosted life (run), which has this number from now on."""
 
     incarnation: int
 
 
 class BeginLife(Struct, frozen=True):
-    """The decision to begin a new life with this number, of which the agent is the first."""
+    """The decision to begin a new life (run) of the job with this number, for an agent."""
 
     incarnation: int
     unheard: int = 0
@@ -90,7 +90,7 @@ class BeginLife(Struct, frozen=True):
 
 
 class HearVerdict(Struct, frozen=True):
-    """The decision to give an agent the verdict of a life of its job that is not hosted now."""
+    """The decision to give an agent the verdict of a life (run) that is no longer hosted."""
 
     incarnation: int
     verdict: Verdict
@@ -104,7 +104,7 @@ LifeDecision = TakePart | BeginLife | HearVerdict
 
 
 class End(Struct, frozen=True):
-    """The effect to admit no more new agents to the present life of this job."""
+    """The effect to admit no more new agents to the present life (run) of this job."""
 
     run_id: str
     is_held: bool
@@ -113,7 +113,7 @@ class End(Struct, frozen=True):
 
 
 class DropOldest(Struct, frozen=True):
-    """The effect to stop hosting the oldest ended life of this job."""
+    """The effect to stop hosting the oldest ended life (run) of this job."""
 
     run_id: str
 
@@ -132,7 +132,7 @@ class HearDeaths(Struct, frozen=True):
 
 
 class Forget(Struct, frozen=True):
-    """The effect to end the present life of this job, and to lead the job no more."""
+    """The effect to end the present life (run) of this job, and to lead the job no more."""
 
     run_id: str
 
@@ -148,7 +148,7 @@ LivesEffect = Placed | End | DropOldest | FormerGone | Forget | HearDeaths
 
 
 class Hosted(Struct, frozen=True):
-    """The lives of one job that a coordinator hosts: the present one, and how many ended ones."""
+    """The lives (runs) of one job that a coordinator hosts: the present one and ended ones."""
 
     life: Life | None = None
     """The present life, which new agents join; None: there is none."""
@@ -157,16 +157,16 @@ class Hosted(Struct, frozen=True):
     is_recorded: bool = True
     """Whether all decisions of the present life are in the job's record."""
     held: int = 0
-    """The number of ended lives that are still hosted."""
+    """The number of ended lives of the job that are still hosted."""
 
 
 class Wait(Struct, frozen=True):
-    """A timer that the host has to keep for one job."""
+    """A timer that the coordinator has to keep for one job."""
 
     run_id: str
     is_for_nodes: bool = False
-    """Whether nodes of an earlier life may run workers until it ends; else the job is forgotten at
-    its end."""
+    """Whether nodes of an earlier life may run workers until the timer ends; else the job is
+    forgotten at its end."""
 
 
 class _Remembered(Struct, frozen=True):
@@ -175,7 +175,7 @@ class _Remembered(Struct, frozen=True):
 
 
 class JobLives:
-    """The lives of all jobs of one coordinator.
+    """The lives (runs) of all jobs of a coordinator.
 
     Most methods return effects to carry out, in order.
     """
@@ -206,7 +206,7 @@ class JobLives:
 
     @property
     def waits(self) -> dict[Wait, float]:
-        """The waits that the host has to keep, with lengths in seconds.
+        """The timers that the coordinator has to keep, in seconds.
 
         One that runs already continues.
         """

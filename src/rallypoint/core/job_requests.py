@@ -241,8 +241,8 @@ class Drains:
 
     def __init__(self) -> None:
         self._waiting: dict[int, str] = {}
-        """The incarnations of the agents that are to leave, by the connections of the people who
-        wait for it."""
+        """The random ids (incarnations) of the agents that are to leave, by the connections of the
+        people who wait for it."""
         self._kept: dict[int, DrainRequest] = {}
         """The requests for nodes that are not known yet, by the connections of waiting people."""
         self._unattended: dict[str, DrainRequest] = {}

@@ -116,7 +116,8 @@ class JobState(Struct):
     ledger: restarts.Ledger = field(default_factory=restarts.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None
-    """The part of the job's history that the next coordinator continues. Its host updates it."""
+    """The part of the job's history that the next coordinator continues. The coordinator updates
+    it."""
     furthest_step: int = -1
     """The largest step that workers have reported in this life of the job; -1: none."""
     started_at: float | None = None
@@ -164,8 +165,8 @@ class JobState(Struct):
     succeeded_at: dict[str, float] = field(default_factory=dict)
     """When each node reported that its workers had ended well, by node id."""
     stopped: set[str] = field(default_factory=set)
-    """The incarnations of agents of the newest world that have gone, and whose workers have
-    certainly ended, according to the agents or their guards."""
+    """The random ids (incarnations) of agents of the newest world that have gone, and whose workers
+    have certainly ended, according to the agents or their guards."""
     notice: SaveNotice | None = None
     notices: int = 0
     withdrawn: int = 0
@@ -182,7 +183,8 @@ class JobState(Struct):
     empty."""
     verdict: Verdict | None = None
     own_agent: str = ""
-    """The incarnation of the agent in whose process the coordinator runs; empty: there is none."""
+    """The random id (incarnation) of the agent in whose process the coordinator runs; empty: there
+    is none."""
     last_cause: Cause | None = None
     """The cause of the last judged end of a round; None: neither a worker nor a node was to
     blame."""
