@@ -63,7 +63,7 @@ class AdmissionLimits:
         return len(self._unproven) < self.slots
 
     def arrived(self, connection: int, source: str, now: float) -> None:
-        """Note a new connection, which has a unique number, from the address `source`."""
+        """Note a new connection: its unique number, and its source, by which slots are counted."""
         self._sources[connection] = source
         self._unproven[connection] = now
         self._by_source.setdefault(source, OrderedDict())[connection] = now

@@ -23,10 +23,10 @@ _LENGTH = 4
 
 
 class Look(Struct, frozen=True, tag=True):
-    """The launcher's first message: the directory in which an agent is to run, and the script.
+    """The first message of `rallypoint launch` to a host.
 
-    The host checks that the script is there. `script` is empty if the command is no file, such as a
-    module.
+    It has the directory in which an agent is to run, and the script, which the host looks for.
+    `script` is empty if the command is no file, such as a module.
     """
 
     directory: str
@@ -34,13 +34,13 @@ class Look(Struct, frozen=True, tag=True):
 
 
 class Here(Struct, frozen=True, tag=True):
-    """The host's first message: which version of Rallypoint it has."""
+    """A host's first message to `rallypoint launch`: which version of Rallypoint it has."""
 
     version: str
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """The host's answer that an agent can run there.
+    """A host's answer to `rallypoint launch` that an agent can run there.
 
     `address` is the host's own address, by which ssh has reached it; empty if that is not known. No
     process listened on `port` when it was chosen.
@@ -51,13 +51,16 @@ class Hello(Struct, frozen=True, tag=True):
 
 
 class AgentRefused(Struct, frozen=True, tag="Refused"):
-    """The host's answer that an agent can't run there, or could not be started, for this reason."""
+    """A host's answer to `rallypoint launch` that no agent can run there, for this reason.
+
+    It is also sent if the agent could not be started.
+    """
 
     why: str
 
 
 class Started(Struct, frozen=True, tag=True):
-    """The host's message that the agent has started.
+    """A host's message to `rallypoint launch` that the agent has started.
 
     A detached agent writes to the file `log`, and the host sends nothing more. Else `log` is empty.
     """
@@ -67,17 +70,20 @@ class Started(Struct, frozen=True, tag=True):
 
 
 class AgentOutput(Struct, frozen=True, tag="Output"):
-    """The host's message with output of the agent or its workers, on stdout (1) or stderr (2)."""
+    """A host's message to `rallypoint launch` with output of the agent or its workers.
+
+    The stream is stdout (1) or stderr (2).
+    """
 
     stream: int
     data: bytes
 
 
 class AgentEnded(Struct, frozen=True, tag="Ended"):
-    """The host's last message: the agent's exit code, and the content of its summary.
+    """A host's last message to `rallypoint launch`: the agent's exit code, and its summary.
 
-    The code is minus the number of a signal that killed the agent. The summary is empty if the
-    agent wrote none, or was killed.
+    The code is minus the number of a signal that killed the agent. The summary is the content of
+    the agent's file; empty if it wrote none, or was killed.
     """
 
     code: int
@@ -85,7 +91,10 @@ class AgentEnded(Struct, frozen=True, tag="Ended"):
 
 
 class Start(Struct, frozen=True, tag=True):
-    """The launcher's order to start the agent. `argv` are the words behind `rallypoint run`."""
+    """The order of `rallypoint launch` to a host to start the agent.
+
+    `argv` are the words behind `rallypoint run`.
+    """
 
     argv: tuple[str, ...]
     environ: dict[str, str]
@@ -98,8 +107,8 @@ class Start(Struct, frozen=True, tag=True):
     detached_as: str
     """The run id, if the agent is to continue without this link (`--detach`); else empty."""
     silence_s: float
-    """The time in seconds without a message of the launcher after which the host takes the link for
-    broken."""
+    """The time in seconds without a message of `rallypoint launch` after which the host takes the
+    link for broken."""
 
     def __repr__(self) -> str:
         """Return a text without the token and the environment."""
@@ -107,13 +116,13 @@ class Start(Struct, frozen=True, tag=True):
 
 
 class Deliver(Struct, frozen=True, tag=True):
-    """The launcher's order to send the agent this signal."""
+    """The order of `rallypoint launch` to a host to send the agent this signal."""
 
     signal: int
 
 
 class Beat(Struct, frozen=True, tag=True):
-    """The launcher's message without content, which shows that the launcher is connected."""
+    """The message without content by which `rallypoint launch` shows a host that it is there."""
 
 
 FromHost = Here | Hello | AgentRefused | Started | AgentOutput | AgentEnded
@@ -123,13 +132,13 @@ M = TypeVar("M")
 
 
 def frame(message: FromHost | ToHost) -> bytes:
-    """Encode one message as a frame."""
+    """Encode one message between `rallypoint launch` and a host as a frame."""
     payload = _encoder.encode(message)
     return len(payload).to_bytes(_LENGTH, "big") + payload
 
 
 class LinkReader(Generic[M]):
-    """The parser of the bytes that one side of the link receives."""
+    """The parser of the messages between `rallypoint launch` and a host, for one direction."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[M], mark: bytes) -> None:
         """Make a parser.
@@ -173,10 +182,10 @@ class LinkReader(Generic[M]):
 
 
 def reader_of_host() -> LinkReader[FromHost]:
-    """Return the launcher's parser of the messages of a host."""
+    """Return the parser that `rallypoint launch` uses for the messages of a host."""
     return LinkReader(msgspec.msgpack.Decoder(FromHost), MARK)
 
 
 def reader_of_launcher() -> LinkReader[ToHost]:
-    """Return a host's parser of the messages of the launcher."""
+    """Return the parser that a host uses for the messages of `rallypoint launch`."""
     return LinkReader(msgspec.msgpack.Decoder(ToHost), b"")

@@ -98,7 +98,10 @@ def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:
 
 
 def pack_word(value: int) -> bytes:
-    """Return the bytes of one word. Raises struct.error for a value that does not fit."""
+    """Return the bytes of one word of shared memory.
+
+    Raises struct.error if the value does not fit.
+    """
     return _WORD.pack(value)
 
 
@@ -167,7 +170,7 @@ def pack_printed(reported: Reported) -> bytes:
 
 
 def limited(number: int) -> int:
-    """Return the number, limited to what fits into a word."""
+    """Return the number, limited to what fits into a word of shared memory."""
     return max(min(number, at.MAX_WORD), -at.MAX_WORD)
 
 
