@@ -20,11 +20,16 @@ from collections import OrderedDict
 
 SLOTS_MAX = 2048
 PATIENCE_S = 0.25
-"""The least time that a connection keeps its slot, in seconds: some round trips to a far node."""
+"""The least time that an unproven connection keeps its slot, in seconds: some round trips to a far
+node."""
 
 
 class AdmissionLimits:
-    """`room`: how many connections there may be in all; `limit_s`: how long one may be unproven."""
+    """The limits of the open connections of one listening program.
+
+    `room` is the most connections that may be open. A connection is unproven until its peer has
+    shown that it belongs to a job; `limit_s` is the time in seconds that it has for that.
+    """
 
     def __init__(
         self,
@@ -39,7 +44,7 @@ class AdmissionLimits:
         self._proven: set[int] = set()
         self._sources: dict[int, str] = {}
         self._unproven: OrderedDict[int, float] = OrderedDict()
-        """The arrival time of each connection, the oldest first."""
+        """The arrival time of each unproven connection, the oldest first."""
         self._by_source: dict[str, OrderedDict[int, float]] = {}
 
     @property
@@ -49,7 +54,7 @@ class AdmissionLimits:
 
     @property
     def count(self) -> int:
-        """The number of connections."""
+        """The number of open connections, proven and unproven."""
         return len(self._proven) + len(self._unproven)
 
     @property
@@ -58,13 +63,13 @@ class AdmissionLimits:
         return len(self._unproven) < self.slots
 
     def arrived(self, connection: int, source: str, now: float) -> None:
-        """Note a new connection, which has a unique number."""
+        """Note a new connection: its unique number, and its source, by which slots are counted."""
         self._sources[connection] = source
         self._unproven[connection] = now
         self._by_source.setdefault(source, OrderedDict())[connection] = now
 
     def proved(self, connection: int) -> None:
-        """Note that the peer of this connection belongs to a job."""
+        """Note that the peer of this connection belongs to a job, so that its slot is free."""
         if self._free_slot(connection):
             self._proven.add(connection)
 
@@ -77,19 +82,25 @@ class AdmissionLimits:
         self._proven.discard(connection)
 
     def victim(self, now: float) -> int | None:
-        """Return the connection to drop for a new one; None: the new one has to wait."""
+        """Return the unproven connection to drop for a new one; None: the new one has to wait.
+
+        It is the oldest one of the source that holds most slots, once it has had its time.
+        """
         found = self._next_victim()
         if found is None or self._unproven[found] + self._patience_s > now:
             return None
         return found
 
     def next_victim_at(self) -> float | None:
-        """Return when `victim` will have an answer, if no connection is proven or closed before."""
+        """Return when `victim` will have an answer, if no connection is proven or closed before.
+
+        None: no connection is unproven.
+        """
         found = self._next_victim()
         return None if found is None else self._unproven[found] + self._patience_s
 
     def overdue(self, now: float) -> list[int]:
-        """Return the connections that have been unproven for too long."""
+        """Return the connections that have been unproven for `limit_s` or longer, oldest first."""
         found = []
         for connection, since in self._unproven.items():
             if since + self._limit_s > now:
@@ -98,7 +109,7 @@ class AdmissionLimits:
         return found
 
     def next_overdue_at(self) -> float | None:
-        """Return when `overdue` will have an answer; None: there is no connection."""
+        """Return when `overdue` will have an answer; None: no connection is unproven."""
         oldest = next(iter(self._unproven.values()), None)
         return None if oldest is None else oldest + self._limit_s
 
@@ -120,5 +131,5 @@ class AdmissionLimits:
 
 
 def _claim(held: OrderedDict[int, float]) -> tuple[int, float]:
-    """Return the oldest connection of the source that holds most slots."""
+    """Return the sort key of a source: its number of slots, then its oldest connection's age."""
     return len(held), -next(iter(held.values()))

@@ -36,12 +36,12 @@ SIMULTANEOUS_S = 1.0
 its node, and the coordinator, may hear of the worker's end first."""
 
 COLLATERAL_S = 2.0
-"""The seconds after the start of a drain within which a worker's end is no failure: schedulers
-signal every process."""
+"""The seconds after the start of a drain within which a worker's failure is blamed on the drain:
+schedulers signal every process."""
 
 
 class Breakdown(Struct, frozen=True):
-    """The death of a Rallypoint process that the workers need, as its agent noticed it."""
+    """The death of a helper process that a node's workers need, as the node's agent reported it."""
 
     node_id: str
     text: str
@@ -67,7 +67,10 @@ def first_cause(
     losses: Sequence[NodeLoss],
     breakdown: Breakdown | None = None,
 ) -> Cause | None:
-    """Return the failure or loss that is to blame; None if neither a worker nor a lost node is."""
+    """Return the worker's failure or the lost node that is to blame for the end of a round.
+
+    None if neither is, as when `breakdown` has caused all failures. The module says who is blamed.
+    """
     if breakdown is not None:
         reports = [r for r in reports if not _is_consequence(r, breakdown)]
     said_at: dict[str, float] = {}
@@ -98,7 +101,7 @@ def first_cause(
 def without_consequences(
     reports: Sequence[NodeFailure], gone: Collection[str]
 ) -> list[NodeFailure]:
-    """Return the reports without failures that may be a consequence of another node's loss.
+    """Return the reports without failures that tell of a lost peer, where another node was lost.
 
     `gone` has the ids of the lost nodes.
     """
@@ -130,7 +133,10 @@ def without_collateral_of_drains(
 
 
 def follows(earlier_at: float, later_at: float) -> bool:
-    """Return whether the later event may be a consequence of the earlier one."""
+    """Return whether the later event came at most `COLLATERAL_S` after the earlier one.
+
+    It may be a consequence of it.
+    """
     return 0 <= later_at - earlier_at <= COLLATERAL_S
 
 
@@ -142,7 +148,10 @@ def _is_consequence(report: NodeFailure, breakdown: Breakdown) -> bool:
 def add_details(
     reports: Sequence[NodeFailure], node_id: str, failures: Sequence[WorkerExit]
 ) -> None:
-    """Add later details to these failures of a node, but keep the times of the first report."""
+    """Give these failures of a node in `reports` details that came later.
+
+    Ranks and times stay those of the first report.
+    """
     detailed = {failure.local_rank: failure for failure in failures}
     for report in reports:
         found = detailed.get(report.failure.local_rank)
@@ -159,7 +168,11 @@ def describe_failure(node_id: str, failure: WorkerExit) -> str:
 
 
 def describe_losses(losses: Sequence[NodeLoss]) -> str:
-    """Return a clause that names all nodes lost from a round, the first one first; at least one."""
+    """Return a clause about the nodes lost from a round, at least one.
+
+    It names the one that was silent first, with the reason, and then the others, shortened if there
+    are very many.
+    """
     first, *others = sorted(losses, key=lambda loss: loss.last_heard_at)
     text = f"node {first.node_id} was lost ({first.reason})"
     more = names(tuple(loss.node_id for loss in others))
@@ -167,7 +180,7 @@ def describe_losses(losses: Sequence[NodeLoss]) -> str:
 
 
 def describe(cause: Cause) -> str:
-    """Return a clause that names the culprit, a worker or a node."""
+    """Return a clause that says which worker failed, or which node was lost, and how."""
     if cause.failure is not None:
         return describe_failure(cause.node_id, cause.failure)
     assert cause.loss is not None

@@ -38,15 +38,15 @@ class Then(Struct, frozen=True):
     """
 
     kind: EndKind
-    """The kind of end that is sent to peers and workers."""
+    """The kind of a round's end by which messages to nodes name this step."""
     leaves: bool = False
     """Whether nodes leave, with a checkpoint or without one."""
     joins: bool = False
-    """Nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
+    """Whether nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
     goes_on: bool = False
     """Whether the round continues, because a person wants the checkpoint itself."""
     ends: bool = False
-    """All nodes leave, since the time of the job is over (`--max-runtime`)."""
+    """Whether the job ends, since its time is over (`--max-runtime`)."""
 
 
 LAST_SAVE_S = 300.0
@@ -56,31 +56,31 @@ JOIN = Then(EndKind.GROWTH, joins=True)
 GO_ON = Then(EndKind.REQUEST, goes_on=True)
 END = Then(EndKind.DRAIN, leaves=True, ends=True)
 THEN = {then.kind: then for then in (LEAVE, JOIN, GO_ON)}
-"""The plans by the kind of end that a message has."""
+"""The step that follows a checkpoint, by the kind of end in the request that a node gets."""
 
 
 class Leaver(Struct, frozen=True):
-    """A node that was told to leave."""
+    """A node that was told to leave, and whose workers are asked for a checkpoint first."""
 
     ref: NodeRef
     why: str
     signal: int
     began_at: float
-    """The time of the request, on the host's clock."""
+    """When the node was told to leave, on the coordinator's clock."""
     notice_s: float
-    """The time that its workers have, in seconds."""
+    """The time in seconds that its workers have for the checkpoint."""
     hosts: bool
-    """The coordinator lives there: the job ends with it."""
+    """Whether the job's coordinator runs on this node, so that the job ends when it leaves."""
 
 
 class SaveNotice(Struct):
-    """A request for a checkpoint.
+    """The coordinator's request to all nodes for a checkpoint, before nodes leave or join.
 
-    Its purpose, the nodes that asked, and those that have yet to answer.
+    It has the nodes that will leave, and those that have yet to answer.
     """
 
     number: int
-    """The number of the notice in the job: answers to older ones are void."""
+    """The number of this request for a checkpoint: answers to older ones do not count."""
     then: Then
     round: int
     reason: str
@@ -88,58 +88,60 @@ class SaveNotice(Struct):
     leavers: dict[str, Leaver] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     some_listen: bool = False
-    """Whether the workers of at least one node have saved the requested checkpoint."""
+    """Whether a node has answered that its workers have saved a checkpoint. If nodes are to leave,
+    workers that have exited instead count as well."""
     held: dict[str, NodeSucceeded] = field(default_factory=dict)
-    """The nodes whose workers have all exited with 0 meanwhile, because of the request or because
+    """The nodes whose workers have all exited with 0 since the request, because of it or because
     their work is done."""
     finishing: bool = False
-    """Whether a first worker has exited with 0 meanwhile."""
+    """Whether a first worker has exited with 0 since the request."""
 
     @property
     def until(self) -> float:
-        """The latest end of the notice; infinite for a growth."""
+        """When the time of the first leaving node is over, on the coordinator's clock.
+
+        For the end of the job it is `LAST_SAVE_S` after the request, if no node leaves before. Else
+        infinite.
+        """
         last = self.began_at + LAST_SAVE_S if self.then.ends else inf
         return min((x.began_at + x.notice_s for x in self.leavers.values()), default=last)
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Whether no worker has acted on the notice yet."""
+        """Whether the request may be withdrawn: nodes are to join, and no node has saved yet."""
         return self.then.joins and not self.some_listen
 
     @property
     def is_over(self) -> bool:
-        """Everybody has answered.
-
-        Nobody's restart is worth more than a checkpoint: a growth waits until somebody has really
-        saved one.
-        """
+        """Whether all nodes have answered, and, if nodes are to join, a checkpoint was saved."""
         return not self.awaited and (self.then.leaves or self.some_listen)
 
 
 class Save(Struct):
-    """A checkpoint that a person asks for, after which the round continues."""
+    """A checkpoint that a person has requested, after which the round continues."""
 
     number: int
-    """The number of the request; requests and notices are counted together."""
+    """The number of this request for a checkpoint; all such requests of a job are counted
+    together."""
     round: int
     asked: int
     """The number of nodes that were asked."""
     members: int
-    """The number of the job's members at the last check for lost nodes."""
+    """The number of nodes in the job when it was last checked which of them are gone."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
-    """The nodes on which all workers that take requests have saved."""
+    """The nodes on which all workers that look for such requests have saved, or exited with 0."""
     cut_short: str = ""
-    """The reason why the wait ended early."""
+    """The reason why the wait for answers ended early; empty: it did not."""
 
     @property
     def is_over(self) -> bool:
-        """Whether no further answer is expected."""
+        """Whether no further node's answer is awaited."""
         return not self.awaited or bool(self.cut_short)
 
     @property
     def outcome(self) -> str:
-        """The outcome, for the person who asked."""
+        """The result so far, as a sentence for the person who asked."""
         if self.cut_short:
             missed = f", not {names(tuple(self.awaited))}" if self.awaited else ""
             saved = f"{len(self.saved)} of {count(self.asked, 'node')} saved{missed}"
@@ -158,13 +160,16 @@ class Save(Struct):
 def open_notice(
     state: RoundState, number: int, then: Then, reason: str, began_at: float
 ) -> SaveNotice:
-    """Open a notice to all nodes whose workers run. O(N)."""
+    """Return a new notice, a request for a checkpoint, to all nodes whose workers run. O(N)."""
     awaited = {ref.node_id for ref in working(state)}
     return SaveNotice(number, then, state.round, reason, began_at, awaited=awaited)
 
 
 def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
-    """Return the time limits in seconds, for each node that leaves, or for the end of the job."""
+    """Return the timers of a request for a checkpoint, in seconds.
+
+    There is one for each leaving node, and one for the end of the job.
+    """
     last = {Timer(TimerKind.NOTICE, notice.round): LAST_SAVE_S} if notice.then.ends else {}
     return last | {
         Timer(TimerKind.NOTICE, notice.round, node_id): leaver.notice_s
@@ -173,9 +178,10 @@ def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
 
 
 def how_it_went(notice: SaveNotice, cut_short: str) -> str:
-    """Return the outcome of a notice for display; empty when no worker was involved.
+    """Return the result of a notice, a request for a checkpoint, for display.
 
-    `cut_short` is the reason of an early end.
+    Empty if all nodes have answered, and none has workers that look for requests. `cut_short` is
+    the reason of an early end.
     """
     if cut_short:
         return f"{cut_short}: continuing without a checkpoint of every worker"
@@ -188,7 +194,10 @@ def how_it_went(notice: SaveNotice, cut_short: str) -> str:
 
 
 def saved_before_leaving(notice: SaveNotice, cut_short: str = "") -> str:
-    """Return the outcome of a drain's checkpoint, for the person who drained the node."""
+    """Return the result of a drain's checkpoint, as a clause for the person who drained the node.
+
+    `cut_short` is the reason of an early end.
+    """
     missed = "not every worker has saved a checkpoint"
     if cut_short:
         return f"{missed}: {cut_short}"
@@ -202,36 +211,39 @@ def saved_before_leaving(notice: SaveNotice, cut_short: str = "") -> str:
 
 
 class SaveRequest(Struct, frozen=True):
-    """The coordinator's request to this node's workers."""
+    """The coordinator's request for a checkpoint to the workers of this agent."""
 
     stamp: Stamp
     number: int
     then: Then
     reason: str
     left_s: float | None
-    """The remaining seconds; None: there is no deadline."""
+    """The time that is left for the checkpoint, in seconds; None: there is no deadline."""
 
 
 class SaveAnswer(Struct, frozen=True):
-    """The answer of the node to the request."""
+    """A node's answer to the coordinator's request for a checkpoint."""
 
     listens: bool
     failed: bool
 
 
 class RequestState(Struct):
-    """The workers of one round, and the requests to them."""
+    """An agent's state of the request for a checkpoint to the workers of one round."""
 
     stamp: Stamp
     workers: int
     request: SaveRequest | None = None
     all_asked: bool = False
-    """Whether every worker has got a signal that asks for the checkpoint."""
+    """Whether every worker of the node gets a signal that asks for the checkpoint."""
     told: SaveAnswer | None = None
 
 
 def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool:
-    """Note a question, new or heard before; False when it is not for these workers."""
+    """Note a request of the coordinator; return False if it is old, or not for these workers.
+
+    `by_signal`: each worker gets a signal, so that each is awaited if nodes leave.
+    """
     if request.stamp != state.stamp or request == state.request:
         return False
     if state.request is not None and request.number <= state.request.number:
@@ -242,9 +254,10 @@ def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool
 
 
 def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
-    """Withdraw the request with this number; return False if a newer one is open.
+    """Withdraw the request with this number from the workers; return whether that was done.
 
-    A worker that has saved a checkpoint may end because of the request, so the request then stays.
+    It was not if this request is not the open one, or if a worker has saved a checkpoint: that
+    worker may end because of the request, so the request stays.
     """
     if state.request is None or state.request.number != number or saved:
         return False
@@ -255,11 +268,14 @@ def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
 def answer(
     state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[WorkerExit]
 ) -> SaveAnswer | None:
-    """Return the answer to send now; None: nothing yet, or nothing new.
+    """Return the answer that the agent has to send now; None: nothing yet, or nothing new.
 
-    `exits`: of the round's workers.
+    There is one once each listening worker has saved or exited with 0, or a worker has failed.
+    `listeners` and `saved` are the local ranks that look for requests, and that have saved since
+    the request. `exits` are the exits of workers of this round.
 
-    Who began to listen late may still be asked for a growth, which waits for a real checkpoint.
+    While nodes wait to join, a node may answer again: first that no worker listens, later that one
+    that began to listen has saved.
     """
     if state.request is None:
         return None

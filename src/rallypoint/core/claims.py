@@ -24,7 +24,7 @@ from rallypoint.core.watch.node_progress import NodeProgress
 
 
 def settings_refused(settings: SharedSettings) -> str:
-    """Return why the settings of a job's first agent can't be the job's; empty: they can."""
+    """Return why the settings that a job's first agent brings are impossible; else empty."""
     least, most = settings.min_nodes, settings.max_nodes
     if least > most:
         return f"min_nodes={least} is more than max_nodes={most}"
@@ -34,7 +34,7 @@ def settings_refused(settings: SharedSettings) -> str:
 
 
 def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
-    """Return why a node can't join with this candidate; empty: it can."""
+    """Return why a node with these resources can't join the job; empty: it can."""
     rank, most = candidate.node_rank, settings.max_nodes
     if not candidate.address:
         return "it has no address by which the others reach it"
@@ -42,7 +42,11 @@ def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
 
 
 def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodeProgress:
-    """Return the node's progress, without a worker that is not of its newest round."""
+    """Return the node's reported progress.
+
+    If the reported rank is not one of the node's in its newest round, the result has no step (-1),
+    and rank 0.
+    """
     member, place = job.round.members.get(node_id), job.assigned.get(node_id)
     if member is not None and place is not None:
         first = place.base_rank
@@ -52,7 +56,7 @@ def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodePro
 
 
 class Contest(Struct):
-    """The conflict of an agent that joins with the node id or the rank of another one."""
+    """The conflict of an agent that joins with a node id or a fixed rank that another holds."""
 
     newcomer: NodeRef
     join: Join
@@ -60,10 +64,11 @@ class Contest(Struct):
     is_of_rank: bool
     """Whether the agents want the same fixed rank; False: the same node id."""
     is_heard: bool = False
-    """Whether the holder has sent something since, on a connection that still exists."""
+    """Whether the holder has sent something since the contest began, on a connection that still
+    exists."""
 
     def refusal(self, holder_at: str, newcomer_at: str) -> str:
-        """Return the refusal for the newcomer, with the addresses of both."""
+        """Return the sentence that refuses the newcomer, with the addresses of both agents."""
         if self.is_of_rank:
             holder = f"(node {self.holder.node_id}) at {holder_at}"
             return (
@@ -77,7 +82,7 @@ class Contest(Struct):
         )
 
     def waits_for(self, holder_at: str, silent_s: float) -> str:
-        """Return what the newcomer waits for, in words."""
+        """Return a clause that says what the newcomer waits for, and who holds it."""
         wanted = f"node id {quoted(self.newcomer.node_id)}"
         if self.is_of_rank:
             wanted = f"node rank {self.join.candidate.node_rank}"
@@ -86,26 +91,33 @@ class Contest(Struct):
 
 
 class Contests:
-    """All conflicts of one job."""
+    """The open conflicts of one job.
+
+    In each an agent waits for a node id or a fixed rank that another agent holds.
+    """
 
     def __init__(self) -> None:
         self._by_newcomer: dict[str, Contest] = {}
         self._by_holder: dict[str, list[Contest]] = {}
 
     def begin(self, contest: Contest) -> None:
-        """Begin a contest, in place of an earlier one of the same newcomer."""
+        """Note that an agent waits for the id or the rank of another one.
+
+        An earlier contest of the same newcomer ends.
+        """
         self.end(contest.newcomer)
         self._by_newcomer[contest.newcomer.incarnation] = contest
         self._by_holder.setdefault(contest.holder.incarnation, []).append(contest)
 
     def of(self, newcomer: NodeRef) -> Contest | None:
-        """Return the contest in which this agent waits, if any."""
+        """Return the contest of this agent with one that holds its id or rank, if any."""
         return self._by_newcomer.get(newcomer.incarnation)
 
     def heard(self, holder: str, *, yes: bool) -> bool:
-        """Note a message of a holder, or (not `yes`) the end of its connection.
+        """Note a message of an agent, or (not `yes`) the end of its connection.
 
-        Returns whether an agent waits for the holder's id or rank.
+        `holder` is the agent's random id (incarnation). Returns whether another agent waits for its
+        id or rank.
         """
         waiting = self._by_holder.get(holder, ())
         for contest in waiting:
@@ -113,7 +125,7 @@ class Contests:
         return bool(waiting)
 
     def end(self, newcomer: NodeRef) -> None:
-        """End the contest of this newcomer, if there is one."""
+        """End the wait of this agent for the id or the rank of another one, if it waits."""
         contest = self._by_newcomer.pop(newcomer.incarnation, None)
         if contest is not None:
             holder = contest.holder.incarnation
@@ -122,7 +134,10 @@ class Contests:
                 del self._by_holder[holder]
 
     def take_free(self, names: NodeNames, *, all_of_them: bool = False) -> list[Contest]:
-        """End the contests whose holder has lost the id or the rank, and return them in order."""
+        """End the contests whose holder has lost the id or the rank, and return them in order.
+
+        `all_of_them`: end all contests.
+        """
         free = [
             contest
             for contest in self._by_newcomer.values()
@@ -134,40 +149,45 @@ class Contests:
 
 
 class NodeNames:
-    """The names, fixed ranks and settings of the nodes of one job."""
+    """The node ids and the fixed ranks of one job, and the agents that hold them."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, NodeRef] = {}
         self._by_rank: dict[int, NodeRef] = {}
         self._ranks: dict[NodeRef, int] = {}
         self._ordinals: dict[str, int] = {}
-        """The lowest ordinal that may be free for each host name, because thousands of nodes may
-        share one."""
+        """The lowest ordinal that may be free, by host name: thousands of nodes may share one host
+        name."""
 
     def give_id(self, hello: Attach) -> NodeRef:
-        """Return the name of a new session: the id that it asks for, its former one, or a new one.
+        """Return the node id of an agent that attaches, with the agent's random incarnation.
 
-        An id that another agent holds stays with that one.
+        The node id is the one that it asks for, its former one, or a new one. The agent becomes the
+        holder of this id, unless another agent holds it.
         """
         ref = NodeRef(self._id_for(hello), hello.incarnation)
         self._by_id.setdefault(ref.node_id, ref)
         return ref
 
     def holder(self, node_id: str) -> NodeRef | None:
-        """Return the agent that has this id."""
+        """Return the agent that holds this node id; None: there is none."""
         return self._by_id.get(node_id)
 
     def meant(self, name: str) -> str:
-        """Return the node id for a name: itself, or that of the only node on the host so named."""
+        """Return the node id that a user's word means.
+
+        It is the word itself, unless that is the name of a host on which a single node has got its
+        id from the host's name.
+        """
         ids = [] if name in self._by_id or name not in self._ordinals else self._by_id
         parts = (node_id.rpartition("-") for node_id in ids)
         found = ["".join(each) for each in parts if each[0] == name and each[2].isdecimal()]
         return found[0] if len(found) == 1 else name
 
     def contest(self, ref: NodeRef, join: Join) -> Contest | None:
-        """Return the contest with another agent that has the id or the rank.
+        """Return the contest of this agent with another one that holds its id or its fixed rank.
 
-        None if there is none.
+        None: there is no such other agent.
         """
         holder = self._by_rank.get(join.candidate.node_rank)
         if holder is not None and holder != ref:
@@ -178,13 +198,16 @@ class NodeNames:
         return None
 
     def has(self, contest: Contest) -> bool:
-        """Return whether the holder of this contest still has the id or the rank."""
+        """Return whether the holder in this contest still has the id or the rank in question."""
         if contest.is_of_rank:
             return self._by_rank.get(contest.join.candidate.node_rank) == contest.holder
         return self._by_id.get(contest.holder.node_id) == contest.holder
 
     def take(self, ref: NodeRef, rank: int) -> None:
-        """Give this agent its id and this fixed rank (-1: none)."""
+        """Make this agent the holder of its node id and of this fixed rank (-1: none).
+
+        Former holders lose them.
+        """
         self._by_id[ref.node_id] = ref
         if rank < 0 or self._by_rank.get(rank) == ref:
             return
@@ -194,13 +217,13 @@ class NodeNames:
         self._by_rank[rank], self._ranks[ref] = ref, rank
 
     def yield_rank(self, ref: NodeRef) -> None:
-        """Free the rank of this agent, which no longer needs it."""
+        """Free the fixed rank of this agent, if it has one."""
         rank = self._ranks.pop(ref, None)
         if rank is not None:
             del self._by_rank[rank]
 
     def forget(self, ref: NodeRef) -> None:
-        """Forget an agent that has left or was lost."""
+        """Free the node id and the rank of an agent that has left or was lost."""
         self.yield_rank(ref)
         if self._by_id.get(ref.node_id) == ref:
             del self._by_id[ref.node_id]

@@ -24,10 +24,10 @@ from rallypoint.core.text import count
 
 
 class Cpu(Struct, frozen=True):
-    """One logical CPU that may be used.
+    """One logical CPU that the agent may use.
 
-    CPUs with an equal number share that resource. `core` and `cache` (the last level) are numbered
-    by their first CPU.
+    `node` is its NUMA node, `package` its socket. CPUs with an equal `core` or `cache` (the last
+    level) share that; each is numbered by its first CPU.
     """
 
     number: int
@@ -38,11 +38,14 @@ class Cpu(Struct, frozen=True):
 
 
 class BindingImpossible(Exception):
-    """A reason why the binding is impossible, as a clause."""
+    """The error of a CPU binding that is impossible on this machine. Its text is a clause."""
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """Return the kernel's `0-3,8,10-11`; empty for an empty list. Raises ValueError."""
+    """Return the numbers in a list as the kernel writes it, such as `0-3,8,10-11`.
+
+    Raises ValueError.
+    """
     numbers: set[int] = set()
     for part in text.strip().split(","):
         if part:
@@ -52,10 +55,10 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def spread(cpus: Sequence[Cpu], workers: int) -> list[int]:
-    """Return the homes of workers without GPUs.
+    """Return the NUMA node of each worker on a node without GPUs.
 
-    The cores in order of NUMA nodes are cut into equal shares, and a worker is at home where the
-    middle of its share lies.
+    The cores in order of NUMA nodes are cut into equal shares, and a worker gets the NUMA node
+    where the middle of its share lies.
     """
     nodes = sorted({(cpu.node, cpu.core) for cpu in cpus})
     return [nodes[(2 * i + 1) * len(nodes) // (2 * workers)][0] for i in range(workers)]
@@ -64,10 +67,10 @@ def spread(cpus: Sequence[Cpu], workers: int) -> list[int]:
 def bind(
     cpus: Sequence[Cpu], mode: AffinityMode, homes: Sequence[int], workers: int
 ) -> list[frozenset[int]]:
-    """Return the CPUs of each worker, by local rank. Pure.
+    """Return the CPUs that each worker may use, by local rank. Pure.
 
-    `homes` has the NUMA node of every GPU that is visible, of which the first `workers` are used.
-    Raises BindingImpossible.
+    `homes` has the NUMA node of every visible GPU, or of each worker without one; the first
+    `workers` entries are the workers' own. Raises BindingImpossible.
     """
     here = {home: [cpu for cpu in cpus if cpu.node == home] for home in homes[:workers]}
     for home, of_home in here.items():
@@ -85,7 +88,7 @@ def bind(
 def _parts(
     cpus: Sequence[Cpu], mode: AffinityMode, home: int, of_home: Sequence[Cpu], slots: int
 ) -> Sequence[Sequence[Cpu]]:
-    """Return the parts of a home's CPUs that are assigned to its workers in turn."""
+    """Return the parts into which a NUMA node's CPUs are divided; its workers get them in turn."""
     match mode:
         case AffinityMode.NODE:
             return [of_home]
@@ -105,7 +108,11 @@ def _of_sockets(cpus: Sequence[Cpu], of_home: Sequence[Cpu]) -> list[Cpu]:
 
 
 def _shares(home: int, of_home: Sequence[Cpu], slots: int) -> list[list[Cpu]]:
-    """Whole cores, neighbours together; the first get one more where they don't divide evenly."""
+    """Divide the CPUs of a NUMA node into as many shares as workers, of whole neighbouring cores.
+
+    The first shares have one core more where the cores don't divide evenly. Raises
+    BindingImpossible if there are too few cores.
+    """
     cores = sorted({(cpu.cache, cpu.core) for cpu in of_home})
     if len(cores) < slots:
         raise BindingImpossible(
@@ -123,9 +130,9 @@ def _shares(home: int, of_home: Sequence[Cpu], slots: int) -> list[list[Cpu]]:
 
 
 def _complexes(of_home: Sequence[Cpu]) -> list[list[Cpu]]:
-    """Return the groups of CPUs with a common cache, the largest first.
+    """Return the groups of CPUs of one NUMA node with a common cache, the largest first.
 
-    A group that is reduced by a limit on this agent comes last.
+    A group of which the agent may use only some CPUs comes after the whole ones.
     """
     by_cache: dict[int, list[Cpu]] = {}
     for cpu in of_home:

@@ -24,7 +24,7 @@ class Level(IntEnum):
 
 
 class ReportedBy(Enum):
-    """The processes that report an event, and the place where it is seen."""
+    """The processes that report an event of a kind, and where it is seen."""
 
     NODE = "each node"
     HOST = "the node that hosts the coordinator"
@@ -34,7 +34,7 @@ class ReportedBy(Enum):
 
 
 class Detail(Enum):
-    """The cases in which an event is shown at level DEBUG only, as other lines say the same."""
+    """The cases in which a node shows an event at level DEBUG, as other lines say the same."""
 
     NEVER = "never"
     ALONE = "in a job of one node"
@@ -65,12 +65,15 @@ class EventKind(Struct, frozen=True, eq=False):
         return self.level >= Level.WARNING and (self.quiet or is_said_elsewhere)
 
     def __call__(self, text: str = "", /, *, node_id: str = "", **fields: object) -> Record:
-        """Return the record of one event of this kind. `node_id` is the node that it concerns."""
+        """Return the record of one event of this kind.
+
+        `node_id` is the node that the event concerns.
+        """
         return Record(self, self.words.format(text, named=named, **fields), node_id)
 
 
 class Record(Struct, frozen=True):
-    """An event to show once."""
+    """One event that has happened: its kind, its text for people, and the node that it concerns."""
 
     kind: EventKind
     text: str
@@ -102,7 +105,10 @@ def _hosted(name: str, about: str, words: str = "{}", *, quiet: bool = True) -> 
 def _for_handlers(
     name: str, about: str, words: str = "{}", level: Level = Level.WARNING
 ) -> EventKind:
-    """Return a row for an event that the host passes to event handlers; nodes print other words."""
+    """Return a row for an event that the coordinator's node passes to event handlers only.
+
+    Nodes print other words about it.
+    """
     by = ReportedBy.HOST_TO_HANDLERS
     return EventKind(name, about, words, level, quiet=False, reported_by=by)
 
@@ -406,4 +412,4 @@ def _rows() -> tuple[EventKind, ...]:
 
 
 KINDS = _rows()
-"""All rows of the table, in the order of this file."""
+"""All kinds of events, in the order of this file."""

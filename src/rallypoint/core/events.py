@@ -16,9 +16,10 @@ from rallypoint.core.ranks import Participant
 
 
 class NodeJoined(Struct, frozen=True):
-    """A node is ready for a round; no process of an earlier round lives on it.
+    """The event that a node is ready for a round; no process of an earlier round lives on it.
 
-    `seq` counts the joins of this incarnation, from 1: an older join is void.
+    `seq` counts the joins of this agent, from 1: a join that is not newer than the last one is
+    ignored.
     """
 
     ref: NodeRef
@@ -28,29 +29,29 @@ class NodeJoined(Struct, frozen=True):
 
 
 class NodeLost(Struct, frozen=True):
-    """A node's session ended although the node had not left."""
+    """The event that a node's session has ended although the node had not left."""
 
     ref: NodeRef
     why: str
 
 
 class NodeLeft(Struct, frozen=True):
-    """A node reported that it leaves: no process of the job runs there, and it will not return."""
+    """The event that a node has left: no process of the job runs there, and it will not return."""
 
     ref: NodeRef
 
 
 class NodeDraining(Struct, frozen=True):
-    """A node will leave: it is stopping its workers and takes no part in further rounds."""
+    """The event that a node is leaving: it stops its workers, and is in no further round."""
 
     ref: NodeRef
     why: str
     success_is_void: bool = False
-    """Whether the node's workers exited with code 0 only because it is leaving."""
+    """Whether its workers, which have exited with code 0, did so only because it is leaving."""
 
 
 class RoundFailed(Struct, frozen=True):
-    """Workers of this round failed."""
+    """The event that a worker of this node has failed in this round."""
 
     round: int
     text: str
@@ -58,7 +59,7 @@ class RoundFailed(Struct, frozen=True):
 
 
 class RoundBroken(Struct, frozen=True):
-    """A process of Rallypoint that the round's workers need has died on this node."""
+    """The event that a helper process of Rallypoint, which this node's workers need, has died."""
 
     round: int
     text: str
@@ -66,61 +67,77 @@ class RoundBroken(Struct, frozen=True):
 
 
 class RoundOver(Struct, frozen=True):
-    """A coordinator that took the job over finds that a round has ended, or can't continue."""
+    """The event that a round has ended, or can't continue, for a reason that is given.
+
+    A coordinator finds that when it takes over a job, the job's rendezvous handler says so, or a
+    person asks for a restart.
+    """
 
     round: int
     reason: EndReason
 
 
 class RoundReleased(Struct, frozen=True):
-    """The end of the previous round has been judged, so this round may form."""
+    """The event that nothing keeps this round from forming any more.
+
+    The end of the round before has been judged: who is to blame, and that the job goes on. Or no
+    worker of a former life of the job is left.
+    """
 
     round: int
 
 
 class GrowthReady(Struct, frozen=True):
-    """The workers of this round have saved a checkpoint for late nodes.
+    """The event that workers of this round have saved a checkpoint, for which late nodes wait.
 
-    They may have ended for it, so the round ends, even if the late nodes have gone since.
+    Workers may have ended because of the request. So the round ends, even if the late nodes have
+    gone since.
     """
 
     round: int
 
 
 class RoundStarted(Struct, frozen=True):
-    """Every node of this round has reached the store of rank 0, so the workers start."""
+    """The event that every node of this round has reached the store of rank 0.
+
+    The workers start now.
+    """
 
     round: int
 
 
 class RoundNotStarted(Struct, frozen=True):
-    """Some nodes of a round have not reached the store of rank 0; no worker was started."""
+    """The event that some nodes of a round did not reach the store of rank 0.
+
+    No worker was started.
+    """
 
     round: int
     text: str
     expelled: tuple[tuple[NodeRef, str], ...]
-    """The nodes at fault, each with the reason."""
+    """The agents at fault, which are removed from the job, each with the reason."""
     passed_over: str = ""
-    """The node id of rank 0, if another node is to become rank 0."""
+    """The id of the node of rank 0, if another node is to be rank 0 in the next round; else
+    empty."""
 
 
 class WorkersFinishing(Struct, frozen=True):
-    """The first worker of this round ended well: new nodes no longer end the round."""
+    """The event that a worker of this round has ended well: new nodes no longer end the round."""
 
     round: int
     ref: NodeRef | None = None
-    """The node of that worker; None: the job itself reports it."""
+    """The node of that worker; None: not known."""
 
 
 class NodeSucceeded(Struct, frozen=True):
-    """All workers of this node ended well."""
+    """The event that all workers of this node have ended well."""
 
     ref: NodeRef
     round: int
 
 
 class NodeProven(Struct, frozen=True):
-    """A late node has shown that its machine can start workers.
+    """The event that a late node has shown that its machine can start workers.
 
     `unreached` is why it did not reach the store of this round; empty: it did.
     """
@@ -131,17 +148,17 @@ class NodeProven(Struct, frozen=True):
 
 
 class StandingChanged(Struct, frozen=True):
-    """The standing of this machine changed: whether its nodes may take part."""
+    """The event that the nodes of this machine may take part in rounds now, or no longer may."""
 
     machine: str
 
 
 class JobClosed(Struct, frozen=True):
-    """The verdict was given."""
+    """The event that the job has got its verdict: no further round is formed."""
 
 
 class TimerKind(Enum):
-    """The purpose of a wait; see `round.timers_wanted` for its length."""
+    """The purpose of a timer; see `round_state.timers_wanted` for most lengths."""
 
     LAST_CALL = "last call"
     JOIN = "join"
@@ -168,7 +185,10 @@ class TimerKind(Enum):
 
 
 class Timer(Struct, frozen=True):
-    """The identity of a wait. A host starts it when it first appears and drops it when gone."""
+    """The identity of a timer that a state machine wants.
+
+    The coordinator starts it when it is first wanted, and drops it when it no longer is.
+    """
 
     kind: TimerKind
     round: int = 0
@@ -176,7 +196,7 @@ class Timer(Struct, frozen=True):
 
 
 class TimerEnded(Struct, frozen=True):
-    """A wanted timer ran out. Void when it is not wanted any more."""
+    """The event that a timer ran out. It is ignored if the timer is not wanted any more."""
 
     timer: Timer
 
@@ -203,44 +223,50 @@ RoundEvent = (
 
 
 class StopRound(Struct, frozen=True):
-    """Every participant of `round` must stop its workers and join again."""
+    """The effect to tell every node of `round` to stop its workers and join again."""
 
     round: int
     reason: EndReason
 
 
 class StopDelayed(Struct, frozen=True):
-    """Many participants at once have not stopped: they are waited for longer."""
+    """The effect that many nodes at once have not stopped their workers yet.
+
+    They are waited for longer.
+    """
 
     late: tuple[str, ...]
-    """The names of their nodes."""
+    """The ids of the nodes that have not stopped their workers."""
     nodes: int
-    """The number of participants of the ended round."""
+    """The number of nodes in the ended round."""
     after_s: float
 
 
 class FormWorld(Struct, frozen=True):
-    """A round is complete: these nodes, in rank order."""
+    """The effect that a round is complete: these nodes take part, in rank order."""
 
     round: int
     world: tuple[Participant, ...]
 
 
 class RoundSettled(Struct, frozen=True):
-    """Every participant of the ended round has stopped or is lost: judge it, then release."""
+    """The effect that all nodes of the ended round have stopped or are lost.
+
+    The end of the round is to be judged now: who is to blame, and whether the job goes on.
+    """
 
     round: int
-    """The forming round, which waits for `RoundReleased`."""
+    """The number of the next round, which forms only after `RoundReleased`."""
 
 
 class WorldSucceeded(Struct, frozen=True):
-    """All workers of the round ended well."""
+    """The effect that all workers of the round have ended well."""
 
     round: int
 
 
 class ExpelNode(Struct, frozen=True):
-    """Tell an incarnation that it was removed from the job. `final`: it must not return."""
+    """The effect to tell an agent that it was removed from the job. `final`: it must not return."""
 
     ref: NodeRef
     why: str
@@ -248,35 +274,39 @@ class ExpelNode(Struct, frozen=True):
 
 
 class RefuseNode(Struct, frozen=True):
-    """Refuse a node whose settings differ from the job's."""
+    """The effect to refuse a node whose settings differ from the job's."""
 
     ref: NodeRef
     differences: tuple[tuple[str, object, object], ...]
-    """The name of each such setting, the job's value, and the node's value."""
+    """The name of each setting that differs, the job's value, and the node's value."""
 
 
 class ProveNode(Struct, frozen=True):
-    """Ask a node to prove that it can start workers and reach the store of the active round.
+    """The effect to ask a late node to prove that it can start workers and reach the round's store.
 
-    A round ends for a node only after that. The answer is `NodeProven`.
+    No round ends for a node that has not proven it. The answer is `NodeProven`.
     """
 
     ref: NodeRef
 
 
 class JoinTimedOut(Struct, frozen=True):
-    """Too few nodes have joined for too long."""
+    """The effect that too few nodes have joined for too long, so that the job has to end."""
 
     round: int
     joined: tuple[str, ...]
     missing: tuple[str, ...]
-    """The node ids of the last world that did not return; empty for a first round."""
+    """The nodes of the last world that have neither joined nor are held back; empty for a first
+    round."""
     held_back: tuple[str, ...] = ()
-    """The nodes that joined, but may not take part because they did not reach the round store."""
+    """The nodes that are kept out of the round because they did not reach the round store."""
 
 
 class TooManyLosses(Struct, frozen=True):
-    """More rounds lost nodes within an hour than the job allows."""
+    """The effect that more rounds have lost nodes within an hour than the job allows.
+
+    `count` is the number of these rounds.
+    """
 
     count: int
 

@@ -53,16 +53,16 @@ from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, Ro
 from rallypoint.core.text import brief_seconds
 
 FLAPPING = 3
-"""The number of recent losses that puts a machine into quarantine."""
+"""The number of losses of a machine within ten minutes that puts it into quarantine."""
 FIRST_LEASES = 8
-"""The length of the first quarantine, in leases."""
+"""The length of a machine's first quarantine, as a multiple of the lease."""
 QUARANTINE_MAX_S = 3600.0
 PROBATION_S = 60.0
 PROGRAM_MACHINES = 3
 """The number of machines whose failures within an hour show that the program is at fault."""
 REMEMBERED_MAX = 1000
-"""The most losses, failures, machines and bad routes that are remembered, the newest ones: the
-record of the job holds them."""
+"""The most losses, failures, machines, and bad routes, each, that are remembered: they are in the
+job's record. Machines that a person has excluded are always remembered."""
 UNPROVEN = "held back until it has shown that it can start workers and reach rank 0"
 EXCLUDED = "a person excluded it (rallypoint nodes exclude)"
 
@@ -76,9 +76,9 @@ def machine_of(member: RoundMember) -> str:
 
 
 def may_take_part(state: RoundState, member: RoundMember) -> bool:
-    """Return whether a member is a candidate of the next round.
+    """Return whether a member may take part in the next round.
 
-    One that may not is needed all the same when too few others have come (`round.py`), unless
+    One that may not is taken all the same when too few others have come (`round.py`), unless
     `is_barred`.
     """
     if not member.is_proven:
@@ -90,13 +90,16 @@ def may_take_part(state: RoundState, member: RoundMember) -> bool:
 
 
 def is_barred(state: RoundState, member: RoundMember) -> bool:
-    """Return whether a member may not take part even when too few nodes have come."""
+    """Return whether a member may not take part even if too few other nodes have come.
+
+    Its machine is excluded, or it did not reach the store of a node that is still in the job.
+    """
     known = state.fitness.machines.get(machine_of(member))
     return (known is not None and known.is_excluded) or _is_cut_off(state, member)
 
 
 def is_trusted(state: RoundState, member: RoundMember) -> bool:
-    """Return whether the active round may end in order to admit this member."""
+    """Return whether the active round may be ended to admit this member."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is None or not known.step) and may_take_part(state, member)
 
@@ -111,13 +114,19 @@ def _is_cut_off(state: RoundState, member: RoundMember) -> bool:
 
 
 def cut_off_nodes(state: RoundState) -> tuple[str, ...]:
-    """Return the ids of all members with a bad route, sorted. O(bad routes)."""
+    """Return the ids of all members that are held back since they did not reach rank 0's store.
+
+    They are sorted. O(nodes with such a quarantine).
+    """
     here = (state.members.get(node_id) for node_id in state.bad_routes)
     return tuple(sorted(m.ref.node_id for m in here if m is not None and _is_cut_off(state, m)))
 
 
 def minimum_remains(state: RoundState, without: str) -> bool:
-    """Return whether the members on other machines suffice for a world. O(N)."""
+    """Return whether enough nodes for a round remain without this machine. O(N).
+
+    Only members that may take part are counted.
+    """
     workers: dict[int, int] = {}
     for member in state.members.values():
         is_here = member.state is not MemberState.LEAVING and machine_of(member) != without
@@ -134,7 +143,10 @@ def minimum_remains(state: RoundState, without: str) -> bool:
 
 
 def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
-    """Release the members that could not reach a rank 0 that has gone; return them."""
+    """Return the members that could not reach the store of this rank 0, which has gone.
+
+    They are not held back for it any more. None are returned while a round is active.
+    """
     if state.phase is RoundPhase.ACTIVE:
         return []
     here = (
@@ -144,9 +156,9 @@ def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
 
 
 def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
-    """Expel the nodes that failed to enrol, and note which node may not be rank 0.
+    """Expel and hold back the nodes that failed to enrol, and note which node may not be rank 0.
 
-    The round has been ended before.
+    The round has been ended before. Returns the effects.
     """
     if event.passed_over:
         state.passed_over.append(event.passed_over)
@@ -165,7 +177,10 @@ def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
 
 
 def forget_bad_routes(state: RoundState) -> None:
-    """Every node of the world has reached rank 0's store: all routes are good."""
+    """Forget that nodes of the world did not reach a round store earlier: they all have now.
+
+    The nodes that were passed over may be rank 0 again.
+    """
     state.passed_over.clear()
     for entry in state.world:
         state.bad_routes.pop(entry.node_id, None)
@@ -176,7 +191,10 @@ def forget_bad_routes(state: RoundState) -> None:
 
 
 def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: str) -> BadMachine:
-    """Begin a quarantine of this machine, twice as long as its last one."""
+    """Begin a quarantine of this machine for this reason, and return what is known of the machine.
+
+    Each one is a step longer than the last (`length_s`); healthy hours in rounds take steps back.
+    """
     fitness = state.fitness
     known = fitness.machines.pop(machine, None) or BadMachine(node_id, reason, why)
     known.node_id, known.reason, known.why = node_id, reason, why
@@ -189,7 +207,10 @@ def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: s
 
 
 def length_s(state: RoundState, step: int) -> float:
-    """Return the length of a quarantine in seconds, after `step` doublings."""
+    """Return the length in seconds of a quarantine of this step: 8 leases for step 1.
+
+    Each further step doubles it, up to an hour.
+    """
     return min(state.settings.lease_s * FIRST_LEASES * 2.0 ** min(step - 1, 30), QUARANTINE_MAX_S)
 
 
@@ -208,9 +229,9 @@ def _forget_oldest(fitness: Fitness) -> None:
 
 
 def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
-    """Hold back a node that did not reach the round store on this host.
+    """Hold back a node that did not reach the round store of rank 0, `host`.
 
-    Each time is twice as long as the one before.
+    Each such quarantine is twice as long as the one before, at most an hour.
     """
     state.fitness.changes += 1
     before = state.bad_routes.pop(node_id, None)
@@ -225,8 +246,8 @@ def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
 def quarantine_over(state: RoundState, number: int) -> str | None:
     """End the quarantine with this number.
 
-    Returns the machine, or the id of the node with the bad route; None if the quarantine has ended
-    already.
+    Returns the name of the machine, or the id of the node that had not reached rank 0's store.
+    None: there is no such quarantine any more.
     """
     for machine, known in state.fitness.machines.items():
         if known.hold is not None and known.hold.number == number:
@@ -240,7 +261,11 @@ def quarantine_over(state: RoundState, number: int) -> str | None:
 
 
 def healthy_hour(state: RoundState, machine: str) -> None:
-    """Note that a node of this machine was in the job for an hour without a loss."""
+    """Note that a node of this machine was in the job for an hour without a loss.
+
+    This takes one step back from the machine's quarantines. If the node takes part in the round,
+    the next quarantine is shorter, too.
+    """
     known = state.fitness.machines.get(machine)
     if known is None:
         return
@@ -253,7 +278,7 @@ def healthy_hour(state: RoundState, machine: str) -> None:
 
 
 def exclude(state: RoundState, machine: str, node_id: str) -> None:
-    """Exclude this machine from all rounds, at a person's request."""
+    """Exclude this machine from all rounds until a person allows it, at a person's request."""
     fitness = state.fitness
     known = fitness.machines.get(machine) or BadMachine(node_id, Why.PERSON, EXCLUDED)
     known.node_id = node_id
@@ -265,9 +290,10 @@ def exclude(state: RoundState, machine: str, node_id: str) -> None:
 
 
 def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
-    """Trust this machine and the route of this node again, at a person's request.
+    """Trust this machine and this node again, at a person's request.
 
-    Returns whether either was held back.
+    The machine's failures and recent losses are forgotten, and that the node did not reach a round
+    store. Returns whether either was not trusted.
     """
     fitness = state.fitness
     fitness.changes += 1
@@ -281,9 +307,10 @@ def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
 
 
 def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
-    """Count the loss of a participant of the last round, or of a helper process there.
+    """Count the loss of a node of the last round, or of a helper process there, for its machine.
 
-    Returns whether the job has now lost nodes more often than it allows.
+    The third loss within ten minutes, and each later one, begins a quarantine. Returns whether the
+    job has now lost nodes in more rounds than it allows.
     """
     fitness = state.fitness
     fitness.loss_count += 1
@@ -298,9 +325,10 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
 
 
 def count_round(state: RoundState, machine: str = "") -> bool:
-    """Count the last round as one that lost nodes; each round counts once.
+    """Count the last round as one that lost nodes, even if it ended for another reason.
 
-    It counts even if it had ended for another reason before. Returns whether the limit is exceeded.
+    Each round counts once, and each machine once an hour while enough others remain. Returns
+    whether the job has now lost nodes in more rounds than it allows.
     """
     fitness, ended = state.fitness, state.round - 1
     if ended in state.lossy_rounds:
@@ -314,7 +342,7 @@ def count_round(state: RoundState, machine: str = "") -> bool:
 
 
 def forget_loss(state: RoundState, loss_id: str) -> None:
-    """Forget a loss after ten minutes."""
+    """Forget a loss: ten minutes have passed since."""
     fitness = state.fitness
     fitness.recent_losses = [loss for loss in fitness.recent_losses if str(loss.id) != loss_id]
 
@@ -329,7 +357,7 @@ def forget_lossy_round(state: RoundState, round_: int) -> None:
 
 
 def formed(state: RoundState) -> None:
-    """Put the new machines of a formed world on probation."""
+    """Put the new machines of a formed world on probation, if an earlier round has passed."""
     fitness = state.fitness
     fitness.is_over = fitness.has_stepped = False
     here = _machines_of_world(state)
@@ -339,7 +367,10 @@ def formed(state: RoundState) -> None:
 
 
 def stepped(state: RoundState, round_: int) -> None:
-    """Note that workers of this round have reported a step. O(1), except the first time."""
+    """Note that workers of this round have reported a step, which may end its probation.
+
+    O(1), except the first time.
+    """
     fitness = state.fitness
     fitness.reports_steps = True
     if not fitness.has_stepped and state.round == round_ and state.phase is RoundPhase.ACTIVE:
@@ -348,13 +379,19 @@ def stepped(state: RoundState, round_: int) -> None:
 
 
 def minute_over(state: RoundState) -> None:
-    """Note that the workers of the active round have run for a minute."""
+    """Note that the workers of the active round have run for a minute.
+
+    This may end the round's probation.
+    """
     state.fitness.is_over = True
     _pass(state)
 
 
 def _pass(state: RoundState) -> None:
-    """End the probation of the active round and its machines, if the conditions are met."""
+    """End the probation of the active round and its machines, if they have passed it.
+
+    The minute must be over, and a step done if workers of the job report steps.
+    """
     fitness = state.fitness
     if fitness.is_over and (fitness.has_stepped or not fitness.reports_steps):
         fitness.passed_round = state.round
@@ -365,7 +402,7 @@ def _pass(state: RoundState) -> None:
 def taken_over(state: RoundState) -> None:
     """Note that a new coordinator has learnt the present world from its nodes.
 
-    Machines that were not on probation are those of a round that has passed.
+    All its machines that are not on probation count as those of the last round that passed.
     """
     fitness = state.fitness
     if fitness.passed_round >= 0:
@@ -380,28 +417,27 @@ def _machines_of_world(state: RoundState) -> frozenset[str]:
 
 
 class Judgement(Struct, frozen=True):
-    """The consequences of the failure that ended a round."""
+    """The decision about the failure that ended a round."""
 
     charges: int
-    """The number of charges to the budget: 2 when an earlier failure was not charged because of a
-    machine that was not at fault."""
+    """The number of charges to the restart budget. 0: a machine is held back instead. 2: an earlier
+    failure was not charged because of a machine that was not at fault."""
     held: str = ""
-    """The machine that is held back for the failure; empty: none."""
+    """The machine that is held back for the failure; empty: none is."""
     released: str = ""
-    """The machine that was held back for a similar failure and is released; empty: none."""
+    """The machine that was held back for a similar failure, wrongly, as it turns out; empty: none
+    was."""
     text: str = ""
-    """Half a sentence about the decision, for a person; empty: there is nothing to say."""
+    """A clause about the decision, for a person; empty: there is nothing to say."""
 
 
 def judge(
     state: RoundState, failure: Failure, node_id: str, *, is_everywhere: bool = False
 ) -> Judgement:
-    """Decide whether a failure is caused by the program or by its machine.
+    """Decide whether a failure is due to the program or its machine, and note the failure. O(N).
 
-    O(N).
-
-    `failure` lacks the consequences. `is_everywhere`: workers on another machine failed in the same
-    way in the same round.
+    Its machine may be put into quarantine, or an earlier one released. `is_everywhere`: workers on
+    another machine failed in the same way in the same round.
     """
     fitness, machine = state.fitness, failure.machine
     alike = [each for each in fitness.failures if each.digest == failure.digest]
@@ -439,10 +475,10 @@ def judge(
 
 
 def _held(alike: Sequence[Failure], failure: Failure, *, in_any_place: bool) -> Failure | None:
-    """Return the newest similar failure that has held another machine back; None: there is none.
+    """Return the newest similar failure for which a machine was held back; None: there is none.
 
-    It must be of the same rank, or of the same place in the world, on another machine.
-    `in_any_place`: any such failure, because the program is at fault.
+    It must be of the same rank, or the same group rank, on another machine. `in_any_place`: any
+    such failure will do, because the program is at fault.
     """
     for each in reversed(alike):
         is_place = failure.rank == each.rank or failure.group_rank == each.group_rank
@@ -453,7 +489,10 @@ def _held(alike: Sequence[Failure], failure: Failure, *, in_any_place: bool) -> 
 
 
 def _release(state: RoundState, machine: str) -> str:
-    """End a quarantine for failures that the program caused. Returns the machine's node."""
+    """End the quarantine that a machine got for failures, since the program has caused them.
+
+    Returns a node of the machine; empty: it was in no such quarantine.
+    """
     known = state.fitness.machines.get(machine)
     if known is None or known.reason is not Why.FAILURES:
         return ""
@@ -479,7 +518,7 @@ def forget_failure(state: RoundState, failure_id: str) -> None:
 
 
 def why_held_back(state: RoundState, node_id: str) -> str:
-    """Return why a node takes part in no round, or ends none, and for how long in all.
+    """Return why a node may take part in no round, or none may end for it, and for how long in all.
 
     Empty: it is trusted. The text stays the same meanwhile. O(1).
     """
@@ -504,7 +543,7 @@ def why_held_back(state: RoundState, node_id: str) -> str:
 
 
 def held_text(known: BadMachine) -> str:
-    """Return how long a machine is held back, since when, and why."""
+    """Return a sentence about a machine in quarantine: its node, for how long in all, and why."""
     assert known.hold is not None
     return f"node {known.node_id} is held back for {_length(known.hold)} s: {known.why}"
 
@@ -514,24 +553,28 @@ def _length(hold: Hold) -> str:
 
 
 class HeldBack(Struct, frozen=True):
-    """A machine that is held back, for display."""
+    """A machine, or a node that did not reach rank 0's store, that is held back, for display."""
 
     node: str
     machine: str
     """The name of the machine; empty: the node id stands for it."""
     why: str
     since_s: float
-    """The seconds since the quarantine began."""
+    """The seconds since the quarantine began; 0 if it is over."""
     left_s: float | None
-    """The remaining seconds; None: until a person allows the machine."""
+    """The remaining seconds of the quarantine; None: it lasts until a person allows the machine."""
     may_wait: bool = False
-    """The quarantine is over: the machine takes part when a round begins anyway."""
+    """Whether the quarantine is over, and the machine waits for a round that begins for another
+    reason."""
     is_here: bool = True
-    """Whether a node of the machine is in the job."""
+    """Whether the node that is named here is in the job."""
 
 
 def held_back(state: RoundState) -> list[HeldBack]:
-    """Return all machines that are held back. O(machines that are not trusted)."""
+    """Return all machines and nodes that are held back, or not trusted yet. O(their number).
+
+    Nodes are held back because they did not reach the round store of rank 0.
+    """
     fitness, found = state.fitness, []
     for machine, known in fitness.machines.items():
         member = state.members.get(known.node_id)

@@ -16,7 +16,7 @@ from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import NodeRef
 
 RECENT_LOSS_S = 600.0
-"""The time for which a loss counts towards a quarantine."""
+"""The time in seconds for which a loss counts towards a quarantine."""
 HOUR_S = 3600.0
 
 
@@ -30,10 +30,10 @@ class Why(StrEnum):
 
 
 class Hold(Struct, array_like=True):
-    """A quarantine.
+    """A quarantine, from `since` to `until`.
 
-    Times are seconds on the host's clock; in a record, seconds after it was written, and before
-    that below 0.
+    Times are seconds on the coordinator's clock. In a record they are relative to when it was
+    written: `since` is at most 0, `until` at least 0.
     """
 
     number: int
@@ -42,74 +42,76 @@ class Hold(Struct, array_like=True):
 
 
 class BadRoute(Struct, array_like=True):
-    """A failure of a node to reach another node's round store."""
+    """The failures of a node to reach the round store of rank 0, with its quarantine for them."""
 
     host: NodeRef
-    """The rank 0 of the last round that failed in this way."""
+    """The node of rank 0 in the last round that failed in this way."""
     failures: int
     """The number of such failures in a row."""
     hold: Hold | None = None
 
 
 class Loss(Struct, frozen=True, array_like=True):
-    """The loss of a participant, kept for ten minutes."""
+    """The loss of a node of this machine from a round, kept for ten minutes."""
 
     id: int
     machine: str
 
 
 class Failure(Struct, array_like=True):
-    """The first cause of a round's end, on one machine; kept for an hour."""
+    """A worker's failure that was the first cause of a round's end; kept for an hour."""
 
     id: int
     machine: str
     rank: int
-    """The global rank of the worker."""
+    """The global rank of the worker that failed."""
     group_rank: int
     digest: str
-    """A text that is equal for similar failures (`restarts.digest`)."""
+    """A text that is equal for failures that are alike (`restarts.digest`)."""
     is_charged: bool
     holds: bool = False
-    """Whether this failure has held the machine back."""
+    """Whether the machine was held back for this failure, and the program was not found to be at
+    fault since."""
     is_programs: bool = False
-    """Whether the program was found to be at fault."""
+    """Whether the program was found to be at fault, not the machine."""
 
 
 class BadMachine(Struct, array_like=True):
-    """A machine that is not trusted."""
+    """A machine that is not trusted, because of losses, failures, or a person."""
 
     node_id: str
     """The last node of the machine that was lost, failed, or was excluded."""
     reason: Why
     why: str
-    """The reason, half a sentence, for example `it was lost 3 times within ten minutes`."""
+    """The reason as a clause, for example `it was lost 3 times within ten minutes`."""
     step: int = 0
-    """The number of doublings of its quarantine, less the healthy hours since. At 0 a round may end
-    to admit it."""
+    """The number of its quarantines, less all healthy hours since. At 0 a round may end to admit
+    it."""
     peak: int = 0
-    """The number of doublings, less only the healthy hours in the world; the next quarantine is one
-    step longer. At 0 the machine is forgotten."""
+    """The number of its quarantines, less the healthy hours in the world. The next quarantine is
+    one step longer. At 0 the machine is forgotten, unless it is excluded."""
     hours: int = 0
-    """The number of healthy hours so far."""
+    """The number of healthy hours so far: hours in the job, outside of a quarantine, without a
+    loss."""
     hold: Hold | None = None
     is_excluded: bool = False
     excluded_since: float = 0.0
 
 
 class Fitness(Struct, array_like=True):
-    """The knowledge about one job's machines."""
+    """The knowledge of one job about the fitness of its machines."""
 
     now: float = 0.0
-    """The host's time of the newest event; 0: the host has no clock."""
+    """The coordinator's time at the newest event; 0: none has come yet."""
     machines: dict[str, BadMachine] = field(default_factory=dict)
     recent_losses: list[Loss] = field(default_factory=list)
     loss_count: int = 0
     holds: int = 0
     """The number of quarantines so far, from which they get their numbers."""
     changes: int = 0
-    """The number of changes that must be recorded before any node is notified."""
+    """The number of changes so far that must be recorded before any node is told of them."""
     last_broken: str = ""
-    """The round and the machine of the newest helper process that has died and was counted."""
+    """The round and the machine of the last death of a helper process that was counted."""
     failures: list[Failure] = field(default_factory=list)
     failure_count: int = 0
     passed_round: int = -1
@@ -117,15 +119,15 @@ class Fitness(Struct, array_like=True):
     passed_world: frozenset[str] = frozenset()
     """The machines of the newest round that has passed its probation."""
     is_over: bool = False
-    """The minute of the active round's probation is over."""
+    """Whether the minute of the active round's probation is over."""
     has_stepped: bool = False
-    """Workers of the active round have reported a step."""
+    """Whether workers of the active round have reported a step."""
     reports_steps: bool = False
-    """Whether workers of any round have reported a step."""
+    """Whether workers have reported a step in any round."""
     trial: set[str] = field(default_factory=set)
     """The machines on probation without which an earlier round has passed."""
     lossy_machines: dict[int, str] = field(default_factory=dict)
-    """The machine whose loss is counted for each round in `RoundState.lossy_rounds`."""
+    """The machine whose loss was counted, by the round that lost it (`RoundState.lossy_rounds`)."""
 
 
 def timers_wanted(
@@ -134,7 +136,7 @@ def timers_wanted(
     lossy_rounds: Iterable[int],
     members: Container[str],
 ) -> dict[Timer, float]:
-    """Return the timers that the machines need, in seconds.
+    """Return the timers of quarantines, losses, failures and healthy hours, in seconds.
 
     O(number of timers).
 
@@ -166,14 +168,17 @@ def left_s(fitness: Fitness, hold: Hold) -> float:
 
 
 def relative(fitness: Fitness, hold: Hold | None) -> Hold | None:
-    """Return the quarantine with times in seconds from now, as in a record."""
+    """Return the quarantine with times in seconds from now, as in a record; None for none."""
     if hold is None:
         return None
     return Hold(hold.number, min(hold.since - fitness.now, 0.0), left_s(fitness, hold))
 
 
 def begin(fitness: Fitness, bad_routes: dict[str, BadRoute], at: float) -> None:
-    """Convert the times of a record to the host's clock, at the host's first event."""
+    """Convert the times of a record to the coordinator's clock, at its first event.
+
+    Exclusions and quarantines go on in that way after a takeover.
+    """
     holds = [known.hold for known in fitness.machines.values()]
     holds += [bad.hold for bad in bad_routes.values()]
     for hold in holds:

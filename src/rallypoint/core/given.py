@@ -9,14 +9,15 @@ from rallypoint.errors import UsageError
 
 
 class Given(Struct, frozen=True):
-    """The text of a value, and its source.
+    """The text of a value, and its origin as error messages name it.
 
-    The source is an option, an environment variable, a file, or a parameter of a library call.
+    The origin is an option with its value, an environment variable, a file, or a parameter of a
+    library call.
     """
 
     text: str
     origin: str
 
     def wrong(self, why: str) -> UsageError:
-        """Return the error that names this value as it was written, and the fix."""
+        """Return the error `ORIGIN: WHY`, where `why` says what is wrong and what to do."""
         return UsageError(f"{shown(self.origin)}: {why}")

@@ -24,39 +24,47 @@ from rallypoint.core.text import brief_seconds
 from rallypoint.core.worker_exits import WorkerExit
 
 COLLECT_S = 5.0
-"""How long the nodes may take to report what their workers do, in seconds."""
+"""How long the nodes may take to report what their workers do, after a hang is suspected, in
+seconds."""
 SILENT_SHARE = 0.5
-"""A share of the hang time: a worker that reported more lately did not hang with the others."""
+"""The share of its limit for which a worker must have been silent to be the one that hangs."""
 LOOK_AGAIN_SHARE = 0.25
 START = "start"
-"""The phase of workers that have not reported a step yet."""
+"""The name of the phase of workers of a node of which none has reported a step yet."""
 
 
 class WorkerProgress(Struct, frozen=True):
-    """A worker's reported progress, and the seconds since it made any."""
+    """The last step of a worker that is watched for a hang, and for how long it has been silent.
+
+    The silence counts from the last progress, or the last change of its phase.
+    """
 
     local_rank: int
     step: int
     silent_s: float
     limit_s: float
-    """The silence in seconds that is too long."""
+    """The silence in seconds from which on the worker is suspected."""
     is_timed: bool = True
     """Whether this silence may be a hang; False if the duration of a step is not known yet."""
     phase: str = ""
     has_step: bool = True
-    """False: it has told none, and `step` is -1."""
+    """Whether the worker has reported a step; if not, `step` is -1."""
 
 
 class Told(Struct, frozen=True):
-    """The reported progress of a worker that has to make more. Seconds."""
+    """The progress that a worker has reported so far, as its agent sees it.
+
+    Times are in seconds.
+    """
 
     local_rank: int
     step: int | None
     """The last reported step; None: it has reported none."""
     age_s: float
-    """The seconds since that report, or since the workers were started."""
+    """The seconds since the last progress, or since the workers were started."""
     is_timed: bool
-    """Whether the duration of a step is known."""
+    """Whether the duration of a step is known. It is not after the first step that was read in the
+    output."""
     phase: str
     """The phase that the script has named; empty: it is in none."""
     phase_age_s: float
@@ -64,7 +72,7 @@ class Told(Struct, frozen=True):
 
 
 class WorkerPhase(Struct, frozen=True):
-    """A worker of some node may take longer than a step."""
+    """The phase of a worker of one node that may take longer than a step."""
 
     stamp: Stamp
     until: float
@@ -72,30 +80,32 @@ class WorkerPhase(Struct, frozen=True):
 
 
 class Behind(Struct, frozen=True, array_like=True):
-    """The worker of a node that is furthest behind, as its agent sees it."""
+    """The worker of a node that is furthest behind, as its agent found when it was asked."""
 
     failure: WorkerExit
-    """The worker; its `detail` says what it does, and not yet why."""
+    """The worker as a failure to report: its `detail` says what it does now. Its message is still
+    empty."""
     step: int
     silent_s: float
     in_phase: str = ""
 
 
 class StepsFound(Struct, frozen=True):
-    """The steps in one node's answer."""
+    """One node's answer to the question what its workers do: their steps."""
 
     node_id: str
     behind: Behind | None
     furthest: int
-    """The largest step of the node's workers; -1: there is none."""
+    """The largest step that a worker of the node has reported; -1: none has."""
     known: int = 0
-    """The number of the node's workers whose steps are known."""
+    """The number of the node's workers that have reported a step."""
     is_waited_for: bool = False
-    """Whether a worker of the node is in a phase that may take longer than a step."""
+    """Whether a worker of the node is within the limit of a phase, so that others may wait for
+    it."""
 
 
 class Inquiry(Struct):
-    """The question to every node of a round what its workers do."""
+    """The coordinator's question to all nodes of a round what their workers do, and the answers."""
 
     number: int
     round: int
@@ -104,14 +114,15 @@ class Inquiry(Struct):
 
 
 def own_limit_s(settings: SharedSettings, phase: str) -> float | None:
-    """Return the limit of this phase; None: the phase has no limit of its own."""
+    """Return the limit of this phase in seconds; None: the phase has no limit of its own."""
     return dict(settings.hang_phases).get(phase)
 
 
 def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerProgress | None:
-    """Return the worker's progress if it is watched; None: it may never report steps.
+    """Return how long a worker has been silent, and its limit. None: it is not watched.
 
-    `in_start`: no worker of its node has reported a step.
+    A worker without a step is watched only in a phase with its own limit, as it may never report
+    any. `in_start`: no worker of its node has reported a step.
     """
     own_s, phase = own_limit_s(settings, told.phase), told.phase
     silent_s = min(told.age_s, told.phase_age_s)
@@ -127,7 +138,10 @@ def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerPr
 
 
 def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -> bool:
-    """Return whether a worker is within its phase's limit, so that others may wait for it."""
+    """Return whether a worker is within the limit of its phase: others may wait for it.
+
+    The start of the workers does not count as a phase here.
+    """
     return any(
         worker.silent_s < worker.limit_s and own_limit_s(settings, worker.phase) is not None
         for worker in workers
@@ -136,12 +150,15 @@ def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -
 
 
 def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
-    """Return the workers whose progress is overdue."""
+    """Return the workers that have been silent for at least their limit, if that may be a hang.
+
+    It may not while the duration of a step is not known.
+    """
     return [worker for worker in workers if worker.is_timed and worker.silent_s >= worker.limit_s]
 
 
 def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> float | None:
-    """Return the seconds after which a worker may be a suspect; None: not before a report.
+    """Return the seconds until the next look for suspects; None: not before a worker's next report.
 
     With limits of phases it is never longer than the shortest limit: the beginning of a phase is
     not reported, and a look this often finds it before its time is over.
@@ -155,15 +172,21 @@ def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> 
 
 
 def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
-    """Return the worker to report: of those that were silent, the one with the smallest step."""
+    """Return the worker to report: of the silent ones the one with the smallest step.
+
+    None: none is.
+
+    Of several the one that has been silent for longest.
+    """
     silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * worker.limit_s]
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
-    """Return the node and the worker that hang, of `workers` workers.
+    """Return the node of the worker to blame for a hang, and the worker as a failure.
 
-    Returns None if all workers have made progress since, or if they may wait for one of the others.
+    `found` has the nodes' answers, `workers` is the number of workers in the round. None: all
+    workers have made progress since, or may wait for one within the limit of its phase.
     """
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if any(one.known for one in found):

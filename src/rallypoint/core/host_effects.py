@@ -10,34 +10,40 @@ from rallypoint.core.job_state import JobEvent
 
 
 class SendTo(Struct, frozen=True):
-    """Send a message on a connection."""
+    """The effect to send a message on a connection."""
 
     connection: int
     message: m.ToAgent
 
 
 class HangUp(Struct, frozen=True):
-    """Close a connection after the messages that were sent on it."""
+    """The effect to close a connection, after the messages that were sent on it before."""
 
     connection: int
 
 
 class Refuse(Struct, frozen=True):
-    """Tell the agent on this connection, and the user, why it can't take part; then close it."""
+    """The effect to tell an agent and the user why the agent can't take part.
+
+    Its connection is closed then.
+    """
 
     connection: int
     text: str
 
 
 class Faulted(Struct, frozen=True):
-    """The job's machine has raised on this event; apply the event again later."""
+    """The effect that the job's state machine raised an exception on this event.
+
+    The event has to be applied again later.
+    """
 
     event: JobEvent
     error: Exception
 
 
 class Empty(Struct, frozen=True):
-    """No session is left."""
+    """The effect that the last session of the job has ended."""
 
 
 HostEffect = SendTo | HangUp | Refuse | Faulted | Empty | Record

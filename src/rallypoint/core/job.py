@@ -115,7 +115,7 @@ _OF_PARTICIPANTS = (
     | HangSuspected
     | StacksCollected
 )
-"""The reports that only a participant of the active round may send."""
+"""The reports that count only from a node that takes part in the active round."""
 _OF_NO_ROUND = Join | Drain | Cancel | Leave
 _IN_A_ROUND = frozenset(
     {
@@ -130,7 +130,10 @@ _IN_A_ROUND = frozenset(
 
 
 def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
-    """Apply one event and return what must be done, in order. Safe to apply twice."""
+    """Apply one event to the job, and return the effects to carry out, in order.
+
+    Safe to apply twice.
+    """
     observe(job, at)
     if isinstance(event, FromNode) and not _is_of_this_life(job, event.message):
         return resync(job, event.ref, at)
@@ -152,7 +155,7 @@ def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
 
 
 def observe(job: JobState, at: float) -> None:
-    """Note the time on the host's clock, by which quarantines end."""
+    """Note the time on the coordinator's clock, by which quarantines end."""
     known = job.round.fitness
     if known.now:
         known.now = max(known.now, at)
@@ -163,9 +166,9 @@ def observe(job: JobState, at: float) -> None:
 
 
 def heard(job: JobState, node_id: str, progress: NodeProgress | None, at: float) -> None:
-    """Apply a heartbeat.
+    """Apply a node's heartbeat. O(1), but for the first step of a round.
 
-    `progress`: how far workers are; None: unknown. O(1), but for the first step of a round.
+    `progress` says how far its workers are; None: the heartbeat does not say.
     """
     observe(job, at)
     if progress is None:
@@ -177,7 +180,7 @@ def heard(job: JobState, node_id: str, progress: NodeProgress | None, at: float)
 
 
 def progressed(job: JobState, named: Stamp, furthest: int) -> None:
-    """Note the furthest step that workers have reported in this round; -1: none.
+    """Note that workers have reported a step in this round; `furthest` -1: they have not.
 
     O(1), except for the first step of a round.
     """
@@ -186,7 +189,7 @@ def progressed(job: JobState, named: Stamp, furthest: int) -> None:
 
 
 def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
-    """Return events for machines whose losses have put them into quarantine since `holds`."""
+    """Return events for machines whose losses have begun a quarantine numbered above `holds`."""
     known = job.round.fitness
     if known.holds == holds or job.verdict is not None:
         return []
@@ -200,7 +203,7 @@ def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
 
 
 def _is_of_this_life(job: JobState, report: Report) -> bool:
-    """Return whether a report is about a round of this life of the job."""
+    """Return whether a report is about no round, or about a round of this life of the job."""
     return isinstance(report, _OF_NO_ROUND) or report.stamp.incarnation == job.incarnation
 
 
@@ -304,7 +307,7 @@ def _succeeded(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """Return every timer that the state needs, with its length in seconds."""
+    """Return every timer that the job wants now, with its length in seconds; none after its end."""
     if job.verdict is not None:
         return {}
     wanted = round_state.timers_wanted(job.round)
@@ -324,12 +327,15 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
 
 
 def _is_ending(job: JobState) -> bool:
-    """Return whether the time of the job is over, and a last checkpoint is awaited."""
+    """Return whether the time of the job (`--max-runtime`) is over.
+
+    A last checkpoint is awaited then.
+    """
     return job.notice is not None and job.notice.then.ends
 
 
 def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
-    """Return the orders that a node may have missed. O(1)."""
+    """Return the orders that a node may have missed while it was disconnected. O(1)."""
     if job.verdict is not None:
         return [verdict_to(job, ref)]
     if not is_member(job, ref):
@@ -354,7 +360,8 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
 def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
     """Return whether an agent that resumes its session may continue what it claims to do.
 
-    False if the agent is in a round that this job has never formed, or not with this node.
+    False if it claims to be in a round that this job has never formed, or if it is no member. True
+    if it claims to be in none, or if the job has ended.
     """
     if claim.doing not in _IN_A_ROUND or job.verdict is not None:
         return True
@@ -397,7 +404,10 @@ def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobE
 
 
 def _ranked(job: JobState, ref: NodeRef, report: Failed) -> list[WorkerExit]:
-    """Return the failures of this node's workers, with the global ranks of its world."""
+    """Return the failures of this node's workers with their global ranks.
+
+    A failure of a local rank that the node does not have is left out.
+    """
     node_id = ref.node_id
     first, workers = job.assigned[node_id].base_rank, job.round.members[node_id].candidate.workers
     own = (failure for failure in report.failures if 0 <= failure.local_rank < workers)
@@ -415,10 +425,10 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
 def _hang_suspected(
     job: JobState, suspect: NodeRef, report: HangSuspected, at: float
 ) -> list[JobEffect]:
-    """Ask every node for the steps and stacks of its workers.
+    """Ask every node for the steps and stacks of its workers, if `--hang-timeout` is on.
 
-    Asks nothing while an earlier question is open, while the round is about to end, or while a
-    worker is in a phase that may take longer than others.
+    Asks nothing while an earlier question is open, while nodes are leaving, or while a worker is in
+    a phase that may take longer than a step. Ignores a suspected start after a first step.
     """
     state, notice, named = job.round, job.notice, report.stamp
     if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):
@@ -445,7 +455,7 @@ def _hang_suspected(
 def _stacks_collected(
     job: JobState, ref: NodeRef, report: StacksCollected, at: float
 ) -> list[JobEffect]:
-    """Note one node's answer; when all have answered, blame one worker, or none."""
+    """Note one node's answer about its workers; if it is the last one, end the question."""
     inquiry = _inquiry(job)
     if inquiry is None or report.number != inquiry.number:
         return []
@@ -460,7 +470,10 @@ def _stacks_collected(
 
 
 def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
-    """All have answered, or may not be waited for any longer: blame the worker that hangs."""
+    """End the open question about a hang, as all nodes have answered, or the time for it is over.
+
+    The worker that is blamed counts as failed. If none is, report why no worker hangs.
+    """
     inquiry, job.inquiry = _inquiry(job), None
     if inquiry is None:
         return []
@@ -497,7 +510,7 @@ def _takes_part(job: JobState, ref: NodeRef) -> bool:
 
 
 def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
-    """Return whether the round is running, or ended and not judged yet, and has the node."""
+    """Return whether the node is in this round, which is active, or ended and not judged yet."""
     if not is_member(job, ref):
         return False
     state, member = job.round, job.round.members[ref.node_id]

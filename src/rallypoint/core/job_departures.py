@@ -38,11 +38,14 @@ from rallypoint.core.settings import OnJoin
 from rallypoint.core.text import named
 
 DRAIN_WINDOW_S = 3.0
-"""The seconds within which drains of all nodes count as one stop of the job."""
+"""The seconds within which drains of all nodes count as one stop of the whole job."""
 
 
 def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffect]:
-    """Handle a node's drain: ask for a checkpoint if workers run, else let the node go."""
+    """Handle a node's drain: ask for a checkpoint if workers run, else let the node leave.
+
+    All nodes of the round are asked. A repeated drain is ignored.
+    """
     node_id = ref.node_id
     member = job.round.members.get(node_id)
     if member is None or member.ref != ref or member.state is MemberState.LEAVING:
@@ -79,7 +82,10 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
 def _leave(
     job: JobState, leavers: tuple[Leaver, ...], at: float, *, is_said: bool
 ) -> list[JobEffect]:
-    """Let these nodes leave now."""
+    """Let these nodes leave now: they are told to stop their workers, and their round ends.
+
+    The job ends as preempted if all its nodes leave, or the one with the coordinator.
+    """
     state = job.round
     here = [x for x in leavers if is_member(job, x.ref)]
     others = len(state.members) - state.counts[MemberState.LEAVING] - len(here)
@@ -127,7 +133,7 @@ def leave_now(job: JobState, ref: NodeRef) -> ToNode:
 
 
 def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) -> ToNode:
-    """Return the request for a checkpoint to one node."""
+    """Return the request for a checkpoint, to one node."""
     left_s = None if notice.until == inf else max(0.0, notice.until - at)
     named = stamp(job, notice.round)
     asked = CheckpointWanted(named, notice.number, notice.then.kind, notice.reason, left_s)
@@ -135,7 +141,10 @@ def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) 
 
 
 def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float) -> list[JobEffect]:
-    """Note that one node has answered the request."""
+    """Note that one node has answered the request for a checkpoint.
+
+    The wait ends if all have answered, or if a worker of a leaving node has failed.
+    """
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:
         return []
@@ -152,10 +161,10 @@ def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float)
 
 
 def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[JobEffect]:
-    """Handle the success of a node whose workers were asked for a checkpoint (behaviour A4).
+    """Hold back the success of a node whose workers were asked for a checkpoint (behaviour A4).
 
-    Workers that exit with 0 then may have exited because of the request. Only if all exit and no
-    worker has saved a checkpoint since, the job has ended.
+    Workers that exit with 0 then may have exited because of the request. If it is for late nodes,
+    the successes count once all nodes have them and no worker has saved since.
     """
     notice = job.notice
     assert notice is not None
@@ -171,7 +180,11 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
 
 
 def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]:
-    """End a notice: all nodes have answered, or the time is over."""
+    """End the wait for a requested checkpoint, and do what it was requested for.
+
+    The nodes leave, late nodes are admitted, or the job ends. `cut_short` is why not all nodes were
+    waited for; empty: they have answered, or the time is over.
+    """
     notice, job.notice = job.notice, None
     assert notice is not None
     text = checkpoint.how_it_went(notice, cut_short)
@@ -188,7 +201,7 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
 
 
 def time_is_over(job: JobState, at: float) -> list[JobEffect]:
-    """End the job, whose `--max-runtime` is over, after a last checkpoint if workers run."""
+    """End the job, whose `--max-runtime` is over; if workers run, after a last checkpoint."""
     length = words.brief_seconds(job.round.settings.max_runtime_s)
     text = f"it has run for {length} s ({named.max_runtime})"
     notice = job.notice
@@ -202,7 +215,11 @@ def time_is_over(job: JobState, at: float) -> list[JobEffect]:
 
 
 def keep_notice(job: JobState, at: float) -> list[JobEffect]:
-    """End a notice together with its round; open one for growth if a node waits."""
+    """Adapt the open request for a checkpoint to the state of the job, after each event.
+
+    It ends with its round. One for late nodes is opened when such a node waits for a checkpoint,
+    and withdrawn if none does any more.
+    """
     keep_save(job)
     notice, state = job.notice, job.round
     if job.verdict is not None:
@@ -229,7 +246,11 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
 
 
 def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> list[JobEffect]:
-    """Update the notice for a node that has gone, and that may have drained or succeeded."""
+    """Update the job for a node that has gone.
+
+    If it was leaving, the wait for a checkpoint ends. If its success was held back, that counts
+    now.
+    """
     ref = event.ref
     if not isinstance(event, SessionLost) or event.why in DEATHS:
         job.stopped.add(ref.incarnation)
@@ -241,9 +262,10 @@ def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> l
 
 
 def _withdraw(job: JobState, at: float) -> list[JobEffect]:
-    """Withdraw the notice, let the round continue, and apply the successes that were held back.
+    """Withdraw the request for a checkpoint for late nodes, so that the round continues.
 
-    Does nothing if the round is about to end with the notice.
+    Its nodes are told, and their successes that were held back count now. Does nothing if the
+    request is for another purpose, or a node has saved.
     """
     notice = job.notice
     if notice is None or not notice.may_be_withdrawn:
@@ -263,9 +285,10 @@ def _withdraw(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
-    """End the round because a checkpoint was saved for a withdrawn notice.
+    """End the round because workers have saved a checkpoint for a request that was withdrawn.
 
-    The workers may end, or have ended, because of it.
+    The workers may end, or have ended, because of it. If another request is open, the round ends
+    only when all nodes have answered that.
     """
     notice = job.notice
     if notice is None:
@@ -275,20 +298,23 @@ def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def is_leaver(job: JobState, ref: NodeRef) -> bool:
-    """Return whether the node was told to leave, and waits for its workers' checkpoint."""
+    """Return whether this node has reported that it drains, and its checkpoint is awaited."""
     leaver = job.notice.leavers.get(ref.node_id) if job.notice is not None else None
     return leaver is not None and leaver.ref == ref
 
 
 def is_leaving(job: JobState, ref: NodeRef) -> bool:
-    """Return whether the node was told to leave, and the job knows."""
+    """Return whether this node has reported that it drains, and has not gone yet."""
     member = job.round.members.get(ref.node_id)
     gone = member is not None and member.ref == ref and member.state is MemberState.LEAVING
     return gone or is_leaver(job, ref)
 
 
 def is_collateral(job: JobState, happened_at: float) -> bool:
-    """Return whether a worker's failure may be due to the drain of any node (behaviour A5)."""
+    """Return whether a worker's failure may be due to a drain (behaviour A5).
+
+    It must have come within two seconds after nodes that are still waited for were told to leave.
+    """
     notice = job.notice
     if notice is None or not notice.then.leaves:
         return False
@@ -296,5 +322,8 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
-    """Return the reason of a drain, with the addition that the coordinator leaves with its node."""
+    """Return the reason of a drain, with the addition that the coordinator leaves with its node.
+
+    `alone`: no other node is there, and nothing is added.
+    """
     return why if alone else f"node {ref}, {words.HOST_LEAVES}: {why}"

@@ -24,11 +24,15 @@ from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 
 MOST_MIN = 2
-"""The least number of other nodes whose failures put rank 0 at fault."""
+"""The least number of other nodes that failed to reach rank 0's store for rank 0 to be at fault, if
+they are also more than half."""
 
 
 def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEffect]:
-    """Note that a node has reached the store; when all have, start the workers."""
+    """Note that a node has reached the round store of rank 0; when all have, start the workers.
+
+    If all have answered, and some have failed, end the round instead, or with fixed ranks the job.
+    """
     if not _is_awaited(job, ref, round_):
         return []
     state = job.round
@@ -44,7 +48,10 @@ def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEff
 
 
 def failed(job: JobState, ref: NodeRef, report: NotEnrolled, at: float) -> list[JobEffect]:
-    """Note that a node can't reach the store."""
+    """Note that a node can't reach the round store of rank 0.
+
+    When all nodes have answered, end the round, or with fixed ranks the job.
+    """
     if not _is_awaited(job, ref, report.stamp.round):
         return []
     job.enrolled.discard(ref.node_id)
@@ -53,7 +60,11 @@ def failed(job: JobState, ref: NodeRef, report: NotEnrolled, at: float) -> list[
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """Return how long the nodes may take to be ready, and to fail after a first failure."""
+    """Return the timers of a round before its workers start, in seconds.
+
+    They limit the time for all nodes to be ready, and after a first failure the time for the
+    others.
+    """
     state = job.round
     if job.started or state.phase is not RoundPhase.ACTIVE:
         return {}
@@ -64,7 +75,10 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
 
 
 def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
-    """Handle the end of one of these waits."""
+    """Handle the end of one of the `timers_wanted`: end the round, or with fixed ranks the job.
+
+    Nodes at fault are expelled, or the node of rank 0 is passed over.
+    """
     if timer not in timers_wanted(job):
         return []
     if timer.kind is TimerKind.ENROLMENT or job.unreached:
@@ -82,7 +96,7 @@ def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
 
 
 def _is_awaited(job: JobState, ref: NodeRef, round_: int) -> bool:
-    """Return whether the node takes part in the round, and the round has not started."""
+    """Return whether the node takes part in this round, whose workers have not been started."""
     if not is_active(job.round, round_) or job.started or not is_member(job, ref):
         return False
     return job.round.members[ref.node_id].state is MemberState.RUNNING
@@ -132,7 +146,10 @@ def _is_host_at_fault(job: JobState, host: str) -> bool:
 
 
 def _who(job: JobState, host: str) -> str:
-    """Return the nodes that failed, as `3 of 4 other nodes (b, c, d)`, or rank 0's own."""
+    """Return which nodes failed to reach the store, as `3 of 4 other nodes (b, c, d)`.
+
+    If it was only rank 0's own node, `that node itself`.
+    """
     failed = tuple(sorted(job.unreached.keys() - {host}))
     if not failed:
         return "that node itself"

@@ -17,11 +17,14 @@ from rallypoint.core.restarts import digest
 from rallypoint.core.round_state import RoundPhase, RoundState
 
 PROBE_MAX_S = 10.0
-"""The longest time that a newcomer tries to reach the store of the round, in seconds."""
+"""The longest time that a late node tries to reach the store of the active round, in seconds."""
 
 
 def name_of(state: RoundState, node_id: str) -> str:
-    """Return the machine of a node that is in the job, or was in the newest world."""
+    """Return the machine of a node that is in the job, or was in the newest world.
+
+    It is the node id if the machine has no name.
+    """
     member = state.members.get(node_id)
     if member is not None:
         return machine_of(member)
@@ -35,7 +38,7 @@ def name_of(state: RoundState, node_id: str) -> str:
 def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
     """Ask a late node to prove that it can start workers and reach the active round's store.
 
-    Answers to earlier questions are void then.
+    Answers to earlier questions do not count then. Without an active round nothing is asked.
     """
     place = next(iter(job.assigned.values()), None)
     if job.round.phase is not RoundPhase.ACTIVE or place is None:
@@ -51,12 +54,10 @@ def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def leaving(job: JobState) -> list[tuple[str, Lacking]]:
-    """Return the nodes that leave because they could not start workers.
+    """Return the nodes that could start no worker, each with the lacking resource. O(N).
 
-    O(N).
-
-    Nodes that have gone for this reason are included. If another machine lacks the same resource,
-    it is the job's failure, and they stay.
+    Nodes that have gone since are included. If other machines lack the same resource, it is the
+    job's failure, and those nodes are left out.
     """
     machines: dict[Lacking, set[str]] = {}
     for node_id, lacking in job.lacking.items():
@@ -65,7 +66,7 @@ def leaving(job: JobState) -> list[tuple[str, Lacking]]:
 
 
 def words_of(lacking: Lacking) -> str:
-    """Return the shortage in words, such as `fork: error 11`."""
+    """Return what a node lacks for its workers, in words, such as `fork: error 11`."""
     return f"{lacking.stage}: error {lacking.errno}"
 
 
@@ -73,7 +74,10 @@ def words_of(lacking: Lacking) -> str:
 
 
 def judge(job: JobState, cause: Cause) -> Judgement:
-    """Decide whether the failure that ended a round is caused by the program or its machine."""
+    """Decide whether the failure that ended a round is due to the program or its machine.
+
+    The failure is noted, and its machine may be put into quarantine.
+    """
     state, failure = job.round, cause.failure
     assert failure is not None
     state.fitness.failure_count += 1
@@ -96,7 +100,7 @@ def judge(job: JobState, cause: Cause) -> Judgement:
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
-    """Return the timer of the minute after which a round may pass its probation."""
+    """Return the timer of the minute that the active round's probation lasts, if it still runs."""
     known, round_ = job.round.fitness, job.round.round
     waits = job.started and job.round.phase is RoundPhase.ACTIVE and not known.is_over
     if not waits or known.passed_round == round_:

@@ -30,17 +30,18 @@ from rallypoint.core.model import DeadPlace, Outcome, Verdict
 from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
-"""The most ended lives that are remembered, of all jobs."""
+"""The most ended lives (runs), of all jobs together, that are remembered."""
 EARLIER_MAX = 8
-"""The most earlier numbers of one life that are known."""
+"""The most earlier numbers of one life (run) of a job that are remembered."""
 REMEMBERED_S = 24 * 3600.0
 AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
-"""No clock is wrong by a century: a higher number than that has no life had."""
+"""A century in milliseconds: how far the number of a life that an agent tells may be ahead of the
+wall clock. A higher one is lowered to that."""
 JOBS_MAX = 4096
-"""The most lives that a stand-alone coordinator hosts. Jobs that all agents have left are removed
-first."""
+"""The most lives (runs of jobs) that a coordinator hosts. For another one, a job that all agents
+have left is removed."""
 ENDED_MAX = 4
-"""The most ended lives of one job that are still hosted."""
+"""The most ended lives (runs) of one job that a coordinator still hosts."""
 EARLY_DEATHS_MAX = 10_000
 """The most deaths that are remembered for jobs that this coordinator does not lead yet."""
 VERDICT_RETENTION_S = 600.0
@@ -53,89 +54,91 @@ FORGOTTEN = Verdict(
 
 
 class Attachment(Struct, frozen=True):
-    """The life of the job, and the coordinator, to which an agent was last attached."""
+    """The life (run) of the job that an agent last took part in, and its coordinator's epoch."""
 
     incarnation: int
     epoch: int
 
 
 class Life(Struct, frozen=True):
-    """One life of a job."""
+    """One life of a job, from its first round to its verdict."""
 
     incarnation: int
     verdict: Verdict | None
     """The verdict; None: the life runs, or all nodes have left it and it was forgotten."""
     has_formed: bool = True
-    """Whether the life's number was given to workers."""
+    """Whether a round was formed, so that workers know the life's number."""
     is_abandoned: bool = False
-    """Whether no node takes part any more, and the agent that asks has other settings."""
+    """Whether no agent takes part any more, and the agent that comes now has other settings."""
     earlier: tuple[int, ...] = ()
-    """The earlier numbers of this life, by which agents may know it."""
+    """The earlier numbers of this life, by which agents may still know it."""
 
 
 class TakePart(Struct, frozen=True):
-    """Take part in the hosted life, which has this number from now on."""
+    """The decision that an agent joins the hosted life (run), which has this number from now on."""
 
     incarnation: int
 
 
 class BeginLife(Struct, frozen=True):
-    """Begin a new life with this number."""
+    """The decision to begin a new life (run) of the job with this number, for an agent."""
 
     incarnation: int
     unheard: int = 0
-    """The number of nodes of the former life that have not heard its verdict."""
+    """The number of nodes of the former life that have not heard its verdict, and may run
+    workers."""
 
 
 class HearVerdict(Struct, frozen=True):
-    """Give an agent the verdict of a life that is no longer hosted."""
+    """The decision to give an agent the verdict of a life (run) that is no longer hosted."""
 
     incarnation: int
     verdict: Verdict
 
 
 class ComeAgain(Struct, frozen=True):
-    """The agent is to attach again: the verdict of its life is not recorded yet."""
+    """The decision that the agent has to attach again: its life's verdict is not recorded yet."""
 
 
 LifeDecision = TakePart | BeginLife | HearVerdict
 
 
 class End(Struct, frozen=True):
-    """Admit no more new agents to the present life of this job."""
+    """The effect to admit no more new agents to the present life (run) of this job."""
 
     run_id: str
     is_held: bool
-    """Whether the life stays hosted until its agents have heard its verdict."""
+    """Whether the life stays hosted until its agents have heard its verdict; else it is closed
+    now."""
 
 
 class DropOldest(Struct, frozen=True):
-    """Stop hosting the oldest ended life of this job."""
+    """The effect to stop hosting the oldest ended life (run) of this job."""
 
     run_id: str
 
 
 class FormerGone(Struct, frozen=True):
-    """Let the first round form: no agent or worker of an earlier life can be left."""
+    """The effect to let the first round form, as no worker of an earlier life can be left."""
 
     run_id: str
 
 
 class HearDeaths(Struct, frozen=True):
-    """Handle deaths of processes that were reported before this coordinator led the job."""
+    """The effect to handle the deaths of nodes, reported before this coordinator led the job."""
 
     run_id: str
     places: tuple[DeadPlace, ...]
 
 
 class Forget(Struct, frozen=True):
-    """Forget this job (`JobLives.forgotten`)."""
+    """The effect to end the present life (run) of this job, and to lead the job no more."""
 
     run_id: str
 
 
 class NoRoom(Struct, frozen=True):
-    """Refuse an agent with this message: no other life can be hosted."""
+    """The decision to refuse an agent with this message, as no other life can be hosted."""
 
     text: str
 
@@ -145,24 +148,25 @@ LivesEffect = Placed | End | DropOldest | FormerGone | Forget | HearDeaths
 
 
 class Hosted(Struct, frozen=True):
-    """The hosted lives of one job, as their host knows them."""
+    """The lives (runs) of one job that a coordinator hosts: the present one and ended ones."""
 
     life: Life | None = None
-    """The life that new agents join; None: there is none."""
+    """The present life, which new agents join; None: there is none."""
     agents: int = 0
-    """The number of its agents that are connected, or may return."""
+    """The number of agents of the present life that are connected, or may return."""
     is_recorded: bool = True
-    """Whether all of its decisions are recorded."""
+    """Whether all decisions of the present life are in the job's record."""
     held: int = 0
-    """The number of ended lives that are still hosted."""
+    """The number of ended lives of the job that are still hosted."""
 
 
 class Wait(Struct, frozen=True):
-    """A wait that the host keeps."""
+    """A timer that the coordinator has to keep for one job."""
 
     run_id: str
     is_for_nodes: bool = False
-    """Nodes of the life before may run workers until then. False: the job is forgotten then."""
+    """Whether nodes of an earlier life may run workers until the timer ends; else the job is
+    forgotten at its end."""
 
 
 class _Remembered(Struct, frozen=True):
@@ -171,34 +175,41 @@ class _Remembered(Struct, frozen=True):
 
 
 class JobLives:
-    """The lives of all jobs of one coordinator. Methods return effects to carry out, in order."""
+    """The lives (runs) of all jobs of a coordinator.
+
+    Most methods return effects to carry out, in order.
+    """
 
     def __init__(self, epoch: int, *, is_alone: bool = False, begins_anew: bool = True) -> None:
-        """`epoch`: the coordinator's own.
+        """Make the lives of a coordinator of this epoch.
 
-        `is_alone`: it hosts one job, and does not forget that. `begins_anew`: it begins that more
-        than once.
+        `is_alone`: it hosts one job, which is not forgotten when all agents have left.
+        `begins_anew`: that job may have several lives; without it each agent joins the same one,
+        even after its end.
         """
         self._epoch, self._is_alone, self._begins_anew = epoch, is_alone, begins_anew
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
-        """The ended lives by run id and incarnation, the oldest first."""
+        """The ended lives by run id and number, the oldest first."""
         self._unrecorded: dict[str, set[int]] = {}
-        """The lives that ended before their verdict was recorded, by run id. The first record of
-        the next life has the verdict."""
+        """The numbers of lives that were replaced before their verdict was recorded, by run id. The
+        first record of the next life has the verdict."""
         self._unheard: dict[str, tuple[int, float]] = {}
-        """The nodes of a life ended by another leader that have not heard of the end, so that
-        workers may run there: their number by run id, and the seconds until they have stopped."""
+        """The nodes that have not heard the end of their life, which another leader ended, and may
+        run workers: their number by run id, and the seconds until the workers have stopped."""
         self._early_deaths: dict[tuple[str, DeadPlace], None] = {}
-        """Reported deaths for jobs that this coordinator does not lead yet, each with its run
-        id."""
+        """The reported deaths for jobs that this coordinator does not lead yet: run id and place of
+        each."""
         self._deserted: dict[str, float] = {}
-        """The jobs that all agents have left, by run id, the longest ago first, with the seconds
-        until each is forgotten."""
+        """The seconds until each job that all agents have left is forgotten, by run id, the longest
+        left first."""
 
     @property
     def waits(self) -> dict[Wait, float]:
-        """The waits that the host keeps, in seconds. A wait that runs already continues."""
+        """The timers that the coordinator has to keep, in seconds.
+
+        One that runs already continues.
+        """
         waits = {Wait(run_id): wait_s for run_id, wait_s in self._deserted.items()}
         return waits | {Wait(run_id, True): wait_s for run_id, (_, wait_s) in self._unheard.items()}
 
@@ -212,9 +223,9 @@ class JobLives:
         *,
         differs: bool = False,
     ) -> list[LivesEffect]:
-        """Decide where an agent belongs that no life knows; the decision is the last effect.
+        """Decide to which life an agent belongs that no hosted life knows.
 
-        `differs`: its settings are not those of the present life.
+        The decision is the last effect. `differs`: its settings are not those of the present life.
         """
         life = hosted.life
         if life is not None and not self._begins_anew:
@@ -231,7 +242,7 @@ class JobLives:
         return [ComeAgain() if is_early else place]
 
     def forgotten(self, run_id: str, hosted: Hosted, now: float) -> list[LivesEffect]:
-        """End the present life of this job, if there is one."""
+        """End the present life of this job, if there is one, and remember it."""
         if (life := hosted.life) is None:
             return []
         self._deserted.pop(run_id, None)
@@ -242,11 +253,14 @@ class JobLives:
         return [End(run_id, hosted.agents > 0), *held]
 
     def held(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """Limit the number of hosted lives of this job that have ended."""
+        """Drop the oldest ended life of this job if too many, `lives`, are hosted."""
         return [DropOldest(run_id)] if lives > ENDED_MAX else []
 
     def room(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """Make room for another life of this job, beside `lives` hosted ones."""
+        """Make room for another life, where a coordinator hosts `lives` lives of all jobs.
+
+        If these are too many, forget the job that all agents left first; if there is none, refuse.
+        """
         if lives < JOBS_MAX:
             return []
         text = f"this coordinator hosts {JOBS_MAX} jobs already: start another one for {run_id!r}"
@@ -255,7 +269,8 @@ class JobLives:
     def used(self, run_id: str, agents: int, *, is_wanted: bool = True) -> list[LivesEffect]:
         """Note how many agents take part in the present life of this job.
 
-        `is_wanted`: a person may still ask here how it ended when no agent does.
+        If none does, the job is forgotten after a while. `is_wanted`: a person may still ask how it
+        ended; else it is forgotten at once.
         """
         if agents:
             self._deserted.pop(run_id, None)
@@ -264,15 +279,19 @@ class JobLives:
         return []
 
     def died_early(self, run_id: str, place: DeadPlace) -> None:
-        """Note the death of a place's processes, for a job that is not led here yet."""
+        """Note that the agent and the workers at this place, a rank in a round, have died.
+
+        Their job is not led here yet.
+        """
         self._early_deaths[run_id, place] = None
         if len(self._early_deaths) > EARLY_DEATHS_MAX:
             del self._early_deaths[next(iter(self._early_deaths))]
 
     def taken_over(self, run_id: str, unheard: int, wait_s: float) -> list[LivesEffect]:
-        """Note that this coordinator leads the job now, and has continued it.
+        """Note that this coordinator now leads the job, which it has continued.
 
-        `unheard` nodes of an earlier life may still run workers for `wait_s` seconds.
+        `unheard` nodes of an earlier life may still run workers for `wait_s` seconds. Returns the
+        deaths that were reported early.
         """
         if unheard:
             self._unheard[run_id] = unheard, wait_s
@@ -282,13 +301,16 @@ class JobLives:
         return [HearDeaths(run_id, told)] if told else []
 
     def deposed(self, run_id: str) -> list[LivesEffect]:
-        """Stop hosting this job, because another coordinator leads it."""
+        """Forget what is awaited for this job, because another coordinator leads it now."""
         self._deserted.pop(run_id, None)
         self._unheard.pop(run_id, None)
         return []
 
     def wait_ended(self, wait: Wait, held: int) -> list[LivesEffect]:
-        """Handle the end of one of `waits`; `held` as in `Hosted`."""
+        """Handle the end of one of `waits`; `held` ended lives are still hosted.
+
+        The job is forgotten, or its first round may form.
+        """
         if wait.is_for_nodes:
             del self._unheard[wait.run_id]
             return self.gone(wait.run_id, held)
@@ -296,19 +318,22 @@ class JobLives:
         return [Forget(wait.run_id)]
 
     def gone(self, run_id: str, held: int) -> list[LivesEffect]:
-        """Note that a life has lost its last agent; `held` lives of this job are still hosted."""
+        """Note that a life has lost its last agent; `held` ended lives are still hosted.
+
+        If there are none, and no node of an earlier life is waited for, the first round may form.
+        """
         return [] if held or run_id in self._unheard else [FormerGone(run_id)]
 
     def __len__(self) -> int:
         return len(self._over)
 
     def first(self, wall_ms: int) -> int:
-        """Return the number of the first life of an unknown job."""
+        """Return a number for a new life: the wall clock, or one above the last number given."""
         self._newest = max(wall_ms, self._newest + 1)
         return self._newest
 
     def over(self, run_id: str, life: Life, now: float) -> None:
-        """Note that the life is no longer hosted."""
+        """Remember a life that is no longer hosted, under each of its numbers."""
         for number in (*life.earlier, life.incarnation):
             self._over.pop((run_id, number), None)
             self._over[run_id, number] = _Remembered(replace(life, incarnation=number), now)
@@ -317,7 +342,10 @@ class JobLives:
     def place(
         self, run_id: str, known: Attachment | None, hosted: Life | None, now: float, wall_ms: int
     ) -> LifeDecision:
-        """Return where an agent without a session belongs. `known` is None for a fresh agent."""
+        """Return to which life an agent without a session belongs, given the present one.
+
+        `known` is what it last took part in; None: it is a fresh agent.
+        """
         self._forget_old(now)
         if known is not None and (place := self._after_absence(run_id, known, hosted)) is not None:
             return place
@@ -332,9 +360,10 @@ class JobLives:
         return self.renumber(run_id, known, hosted, now)
 
     def renumber(self, run_id: str, known: Attachment | None, hosted: Life, now: float) -> TakePart:
-        """Take part in the hosted life, with a higher number if this agent knows of one.
+        """Let an agent take part in the hosted life, which gets a higher number if it must.
 
-        A life that has formed a round keeps its number, which its workers have.
+        It must if the agent knows the life by a number that is as high. A life that has formed a
+        round, or has ended, keeps its number.
         """
         number = hosted.incarnation
         if known is None or known.incarnation < number:
@@ -350,9 +379,10 @@ class JobLives:
     def _after_absence(
         self, run_id: str, known: Attachment, hosted: Life | None
     ) -> TakePart | HearVerdict | None:
-        """Return the verdict for an agent that took part before.
+        """Return the decision about an agent that took part before; None: nothing is decided.
 
-        None: its life continues, or is unknown.
+        It gets the verdict of its life, or joins the present life, which has ended, to hear that.
+        None if its life continues, or none has ended as far as is known.
         """
         is_hosted = hosted is not None and hosted.incarnation == known.incarnation
         found = None if is_hosted else self._over.get((run_id, known.incarnation))

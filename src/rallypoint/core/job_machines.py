@@ -22,7 +22,7 @@ from rallypoint.core.round_state import MemberState, RoundState
 
 
 def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """Return the question again for a node that may have missed it."""
+    """Ask a late node again to prove that it can take part, as it may have missed the question."""
     member = job.round.members.get(ref.node_id)
     if member is None or member.is_proven or not is_member(job, ref):
         return []
@@ -30,7 +30,10 @@ def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def proved(job: JobState, ref: NodeRef, report: Proved, at: float) -> list[JobEffect]:
-    """Note the answer of a late node. A node that is not fit leaves by itself."""
+    """Note a late node's answer whether it can start workers and reach the round store.
+
+    A node that is not fit is reported, and leaves by itself.
+    """
     if job.proving.get(ref.node_id) != report.number or not is_member(job, ref):
         return []
     del job.proving[ref.node_id]
@@ -49,7 +52,7 @@ def proved(job: JobState, ref: NodeRef, report: Proved, at: float) -> list[JobEf
 def exclude(job: JobState, node_id: str, at: float) -> list[JobEffect]:
     """Exclude the machine of this node from all rounds, at a person's request.
 
-    Its nodes that take part are asked to leave.
+    Its nodes that take part in the round are asked to leave.
     """
     machine = name_of(job.round, node_id)
     fitness.exclude(job.round, machine, node_id)
@@ -63,7 +66,7 @@ def exclude(job: JobState, node_id: str, at: float) -> list[JobEffect]:
 
 
 def drain_excluded(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """Ask a node that takes part to leave, if its machine was excluded."""
+    """Ask a node that takes part in the round to leave, if its machine was excluded."""
     member = job.round.members[ref.node_id]
     known = job.round.fitness.machines.get(machine_of(member))
     takes_part = member.state in (MemberState.RUNNING, MemberState.STOPPING)
@@ -73,7 +76,10 @@ def drain_excluded(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
-    """Trust the machine of this node again, at a person's request."""
+    """Trust the machine of this node again, at a person's request.
+
+    Returns the effects: none if it was trusted.
+    """
     machine = held_machine(job.round, node_id)
     if not fitness.allow(job.round, machine, node_id):
         return []
@@ -86,7 +92,10 @@ def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
 
 
 def held_machine(state: RoundState, name: str) -> str:
-    """Return the machine that is named by a node id, even of a lost node, or by its own name."""
+    """Return the machine that a user names by the id of a node of it, or by the machine's own name.
+
+    The node may be lost. An unknown name is returned as it is.
+    """
     machines = state.fitness.machines
     if name in state.members or name in machines:
         return name if name in machines else machine_of(state.members[name])

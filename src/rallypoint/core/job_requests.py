@@ -34,8 +34,8 @@ CANCELLED = "a person cancelled it (rallypoint cancel)"
 RESTARTED = "a person asked for a restart (rallypoint restart)"
 WANTED = "a person asks for a checkpoint (rallypoint checkpoint)"
 UNATTENDED_MAX = 1000
-"""The most nodes for which requests of disconnected people are kept while the job's nodes are
-unknown."""
+"""The most nodes for which drain requests of disconnected people are kept, while the job's nodes
+are not known after a takeover."""
 AGAIN = "try again when rallypoint status shows that it runs"
 _SIGINT = 2
 _OF_WORKERS = (
@@ -46,58 +46,59 @@ _OF_MACHINES = (Subject.EXCLUDE, Subject.ALLOW)
 
 
 class Request(Struct, frozen=True):
-    """A request of a person, and the state of the job at the time."""
+    """A person's request that waits for its result, and the state of the job when it was made."""
 
     subject: Subject
     node: str
-    """The node to exclude or to allow."""
+    """The node whose machine is to be excluded or allowed; empty in other requests."""
     round: int
-    """The active round at the time."""
+    """The number of the job's round when the request was made."""
     notices: int
-    """The number of the last checkpoint request before this one."""
+    """The number of the job's last request for a checkpoint before this one."""
     was_lost: bool = False
-    """Whether the request repeats one whose answer was lost."""
+    """Whether the request was sent again, because the answer to it was lost."""
 
 
 class Requests(Struct):
-    """The open requests about one job."""
+    """The requests of people about one job that have no answer yet."""
 
     waiting: dict[int, Request] = field(default_factory=dict)
-    """The waiting requests, by the connections of the people."""
+    """The requests without an answer, by the connections of the people."""
 
 
 class Requested(Struct, frozen=True):
-    """A person, who waits on this connection, makes this request."""
+    """The event that a person, who waits on this connection, makes a request."""
 
     connection: int
     question: Ask
     waits_for: str
-    """The reason why a job has no workers yet, in words."""
+    """The thing for which a job without workers waits, in words."""
     is_ending: bool
-    """Whether the job has a verdict that is not published yet, and that will be the answer."""
+    """Whether the job has a verdict that is not published yet; the verdict will be the answer."""
     older_node: str
-    """A node whose version has no checkpoint requests; empty: there is none."""
+    """A node of an older version that knows no checkpoint requests of people; empty: there is
+    none."""
 
 
 class AllRecorded(Struct, frozen=True):
-    """No decision of the job waits for a record: people may see its state."""
+    """The event that all decisions of the job are recorded: people may be told its state."""
 
 
 class HungUp(Struct, frozen=True):
-    """A connection has ended, perhaps that of a waiting person."""
+    """The event that a connection has ended, perhaps that of a waiting person."""
 
     connection: int
 
 
 class Decline(Struct, frozen=True):
-    """Tell the person on this connection why the request is refused, and close it."""
+    """The effect to refuse a request: tell the person on this connection why, and close it."""
 
     connection: int
     text: str
 
 
 class Tell(Struct, frozen=True):
-    """Send the result to the person on this connection; it is the last answer."""
+    """The effect to send a request's result to the person on this connection: the last answer."""
 
     connection: int
     said: Said
@@ -108,7 +109,10 @@ RequestEffect = PersonWants | Decline | Tell
 
 
 def step(state: Requests, event: RequestEvent, job: JobState) -> list[RequestEffect]:
-    """Apply one event, and return the effects. `PersonWants` is for the job's machine."""
+    """Apply one event of people's requests, and return the effects.
+
+    The effect `PersonWants` is an event for the job's state machine.
+    """
     match event:
         case Requested(connection, question):
             if (begun := _begun(job, question)) is not None:
@@ -133,7 +137,8 @@ def step(state: Requests, event: RequestEvent, job: JobState) -> list[RequestEff
 def unknown(question: Ask, waits_for: str) -> str:
     """Return why this question can't be answered just after a takeover; empty: it can.
 
-    The coordinator does not know yet which workers run. A question with `follow` waits for that.
+    Before the nodes have reported, the coordinator does not know which workers run. A question with
+    `follow` waits for that.
     """
     if question.follow or question.subject not in _OF_WORKERS:
         return ""
@@ -154,7 +159,9 @@ def _why_not(job: JobState, event: Requested) -> str:
 
 
 def _begun(job: JobState, question: Ask) -> Request | None:
-    """Return the earlier request that this one repeats; None: there is none.
+    """Return the earlier request that this one repeats.
+
+    None: it repeats none, or that has not begun.
 
     An earlier request has begun if its round has ended, workers are saving a checkpoint, or the job
     has ended.
@@ -172,7 +179,7 @@ def _begun(job: JobState, question: Ask) -> Request | None:
 
 
 def _outcome(wanted: Request, job: JobState) -> Said | None:
-    """Return the outcome of a request; None: there is none yet."""
+    """Return the result of a request, for the person; None: there is none yet."""
     state, subject = job.round, wanted.subject
     if (verdict := job.verdict) is not None:
         text = f"the job {verdict.outcome.row.verb}: {verdict.text}"
@@ -211,9 +218,9 @@ def _outcome(wanted: Request, job: JobState) -> Said | None:
 
 
 class DrainRequest(Struct, frozen=True):
-    """A request that this node leaves.
+    """The request of a person that a node leaves the job.
 
-    `connection` is that of the waiting person; None: the person is gone.
+    `connection` is that of the waiting person; None: the person has disconnected.
     """
 
     connection: int | None
@@ -227,42 +234,55 @@ class DrainRequest(Struct, frozen=True):
 
 
 class Drains:
-    """The people who wait until a node has left, and the drains of unknown nodes."""
+    """The requests of people that nodes leave a job.
+
+    Some wait until a node has gone, others until the job's nodes are known.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, str] = {}
-        """The incarnations of the agents that are leaving, by the connections of waiting people."""
+        """The random ids (incarnations) of the agents that are to leave, by the connections of the
+        people who wait for it."""
         self._kept: dict[int, DrainRequest] = {}
-        """The requests for unknown nodes, by the connections of waiting people."""
+        """The requests for nodes that are not known yet, by the connections of waiting people."""
         self._unattended: dict[str, DrainRequest] = {}
-        """The requests of people who have disconnected, by node id."""
+        """The requests for nodes that are not known yet, of people who have disconnected, by node
+        id."""
 
     def wait(self, drain: DrainRequest, incarnation: str) -> None:
-        """Keep the request until this agent is gone."""
+        """Note that the person of this request waits until this agent is gone."""
         for person in drain.people:
             self._waiting[person] = incarnation
 
     def gone(self, incarnation: str) -> list[int]:
-        """Return the connections that have waited for this agent, which is gone."""
+        """Return the connections of the people who waited for this agent, which is gone.
+
+        They are forgotten.
+        """
         found = [number for number, whose in self._waiting.items() if whose == incarnation]
         for number in found:
             del self._waiting[number]
         return found
 
     def keep(self, drain: DrainRequest) -> None:
-        """Keep the request until the job's nodes are known."""
+        """Keep a request for an unknown node, until the job's nodes are known after a takeover."""
         for person in drain.people:
             self._kept[person] = drain
 
     def take(self, is_known: Callable[[str], bool]) -> list[DrainRequest]:
-        """Return the kept requests for nodes that are known now."""
+        """Return the kept requests for nodes that are known now, and keep them no more."""
         people = [number for number, drain in self._kept.items() if is_known(drain.node_id)]
         nodes = [node_id for node_id in self._unattended if is_known(node_id)]
         found = [self._kept.pop(number) for number in people]
         return found + [self._unattended.pop(node_id) for node_id in nodes]
 
     def hung_up(self, connection: int) -> None:
-        """Note that this person waits no more. The node leaves nevertheless."""
+        """Note that the person on this connection waits no more.
+
+        The node has to leave nevertheless.
+
+        For an unknown node the request is kept without the person, if there are not too many.
+        """
         self._waiting.pop(connection, None)
         drain = self._kept.pop(connection, None)
         if drain is not None and len(self._unattended) < UNATTENDED_MAX:
@@ -274,7 +294,7 @@ def no_such_node(
 ) -> DrainAnswer:
     """Return the answer for an unknown node, which names the nodes of the job.
 
-    `gone` is as in `DrainAnswer`.
+    `gone` is why the node is gone, as far as it is known.
     """
     found = names(tuple(sorted(known)))
     ended = f"the job has ended: {verdict.text}" if verdict else ""
@@ -284,7 +304,10 @@ def no_such_node(
 
 
 def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:
-    """Return the answer about a node that was asked to leave. `leaves`: it is leaving already."""
+    """Return the answer about a node that a person wants to leave.
+
+    `leaves`: it is leaving already. `is_here`: its agent is connected.
+    """
     if leaves:
         return f"node {ref} is leaving already"
     if is_here:
@@ -293,9 +316,9 @@ def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:
 
 
 def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") -> str:
-    """Return why this request is refused now; empty: it is not.
+    """Return why a request with this subject is refused now; empty: it is not.
 
-    `waits_for` is what a job without workers waits for.
+    `waits_for` is what a job without workers waits for, in words.
     """
     if job.verdict is not None:
         return f"the job has ended: {job.verdict.text}"
@@ -311,7 +334,8 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
 def of_other_life(job: JobState, request: Ask) -> str:
     """Return why a repeated request is refused; empty: it is not.
 
-    It is refused in another life of the job. A life may have another number since a takeover.
+    It is refused if it was made in another life of the job. A takeover may change the number of a
+    life, which does not count.
     """
     if request.asked_in is None or request.incarnation in job.numbers:
         return ""
@@ -319,7 +343,7 @@ def of_other_life(job: JobState, request: Ask) -> str:
 
 
 def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
-    """Return why the machine of this node can't be excluded or allowed; empty: it can."""
+    """Return why the machine of this node can't be excluded, or allowed again; empty: it can."""
     state = job.round
     held = {each.node: each.machine for each in held_back(state)}
     is_held = node_id in held or node_id in held.values()
@@ -335,7 +359,7 @@ def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
 
 
 def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:
-    """Carry out a person's request, unless it is refused."""
+    """Carry out a person's request to change the job, unless it is refused now."""
     if refusal(job, event.subject):
         return []
     match event.subject:
@@ -365,7 +389,7 @@ def _ask_to_save(job: JobState) -> list[JobEffect]:
 
 
 def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """Return the requests that a node may have missed and still has to carry out."""
+    """Return a person's request for a checkpoint again, if this node has not answered it."""
     save = job.save
     if save is None or save.is_over or ref.node_id not in save.awaited:
         return []
@@ -378,7 +402,7 @@ def _order(job: JobState, save: Save, ref: NodeRef) -> ToNode:
 
 
 def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:
-    """Note that a node has answered, perhaps to a person's request."""
+    """Note a node's answer, if it is one to a person's request for a checkpoint."""
     save = job.save
     if save is None or (save.round, save.number) != (answer.stamp.round, answer.number):
         return []
@@ -394,7 +418,11 @@ def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEf
 
 
 def keep_save(job: JobState) -> None:
-    """Keep the wait for a checkpoint until its round ends, or another one is requested."""
+    """Update the wait for a checkpoint that a person has requested, after each event.
+
+    It ends when the round ends, or nodes are to leave or join. Nodes that have gone are not
+    awaited.
+    """
     save = job.save
     if save is None or save.is_over:
         return

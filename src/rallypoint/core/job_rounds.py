@@ -55,11 +55,12 @@ from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 QUOTES = len('"",')
-"""The quotes and the comma around an address in JSON."""
+"""The number of characters that a list in JSON needs for an address besides its own: two quotes and
+a comma."""
 
 
 def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
-    """Pass an event to the round machine, and carry out its effects."""
+    """Pass an event to the round machine, carry out its effects, and return the job's effects."""
     was_here = isinstance(event, NodeJoined) and is_member(job, event.ref)
     asked = step_round(job.round, event)
     effects: list[JobEffect] = []
@@ -75,13 +76,13 @@ def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
 
 
 def is_member(job: JobState, ref: NodeRef) -> bool:
-    """Return whether this incarnation of the node takes part."""
+    """Return whether this agent has joined the job, and has not gone."""
     member = job.round.members.get(ref.node_id)
     return member is not None and member.ref == ref
 
 
 def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
-    """Return the effects on the job of an effect of the round machine."""
+    """Carry out an effect of the round machine on the job, and return the job's effects."""
     match effect:
         case FormWorld():
             return _form(job, effect, at)
@@ -124,7 +125,10 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
 
 
 def former_life_gone(job: JobState, at: float) -> list[JobEffect]:
-    """Allow the first round to form, unless it is held for another reason."""
+    """Let the first round form, as no worker of the job's former life can be left.
+
+    Does nothing if the round did not wait for that.
+    """
     if not job.former:
         return []
     job.former = 0
@@ -194,7 +198,10 @@ def _assignments(
 def _told_of_each_other(
     assigned: dict[str, Assignment], formed: FormWorld
 ) -> dict[str, Assignment]:
-    """Return the assignments with the address of each worker. O(N) each."""
+    """Return the assignments with the addresses of all workers added, for TF_CONFIG. O(N) each.
+
+    They are unchanged if the addresses are too many or too long.
+    """
     addresses = tuple(
         str(Endpoint(node.candidate.address, port))
         for node in formed.world
@@ -209,7 +216,7 @@ def _told_of_each_other(
 
 
 def stop_order(job: JobState, round_: int, reason: EndReason) -> StopNow:
-    """Return the order to a node to end this round."""
+    """Return the message that tells a node to end this round."""
     return StopNow(stamp(job, round_), reason)
 
 
@@ -255,8 +262,8 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
 def presumed_cause(job: JobState) -> Cause | None:
     """Return the presumed first cause of a round's end that has not been judged yet.
 
-    Its nodes may still stop their workers. None: no round is ending, or neither a worker nor a node
-    is to blame.
+    Some of its nodes may still stop their workers, and report. None: no round is ending, or neither
+    a worker nor a node is to blame.
     """
     if job.end_reason is None or job.judged_round == job.round.round or job.verdict is not None:
         return None
@@ -285,7 +292,10 @@ def _reports_that_count(job: JobState, reason: EndReason) -> list[causes.NodeFai
 def _judge_without_failure(
     job: JobState, round_: int, cause: Cause | None, reach: restarts.StepReach, at: float
 ) -> list[JobEffect]:
-    """No worker is to blame for the end of the round: nothing is charged."""
+    """Judge the end of a round for which no worker is to blame: nothing is charged.
+
+    The next round may form.
+    """
     assert job.end_reason is not None
     if job.breakdown is not None and job.end_reason.kind is EndKind.FAILURE:
         text, node_id = job.breakdown.text, job.breakdown.node_id
@@ -311,7 +321,11 @@ def _judge_without_failure(
 def _judge_failure(
     job: JobState, round_: int, cause: Cause, reach: restarts.StepReach, at: float
 ) -> list[JobEffect]:
-    """Charge a worker's failure to the restart budget, unless its machine alone is at fault."""
+    """Judge the end of a round for which a worker is to blame.
+
+    The failure is charged to the restart budget, unless its machine alone is at fault. After that
+    the next round may form, if need be after a backoff, or the job ends.
+    """
     assert job.end_reason is not None
     assert cause.failure is not None
     blame, said = causes.describe(cause), job.end_reason.text
@@ -356,7 +370,10 @@ def _released(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def _send_away(job: JobState, at: float) -> list[JobEffect]:
-    """Send nodes away whose machines lack a resource for workers, if the minimum remains."""
+    """Expel the nodes whose machines lack a resource for workers, if enough others remain.
+
+    Their machines are held back, and they count as lost instead of failed.
+    """
     effects: list[JobEffect] = []
     for node_id, lacking in job_fitness.leaving(job):
         machine = job_fitness.name_of(job.round, node_id)
@@ -383,7 +400,10 @@ def _note_judgement(job: JobState, round_: int, text: str) -> None:
 
 
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
-    """Return the sentence that names the missing nodes and the length of the wait."""
+    """Return the sentence for the end of a job for which too few nodes have joined.
+
+    It says how long it has waited, and which nodes are missing.
+    """
     waited = f"waited {settings.join_timeout_s:g} s for {words.count(settings.min_nodes, 'node')}"
     if len(timeout.joined) >= settings.min_nodes:
         waited += (
@@ -401,14 +421,14 @@ def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
 
 
 def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> str:
-    """Return why a round is not formed yet."""
+    """Return which nodes have not stopped, and how much longer they are waited for, as a clause."""
     late = f"{len(delayed.late)} of {delayed.nodes} nodes have not stopped after"
     late += f" {delayed.after_s:g} s ({words.names(delayed.late)})"
     return f"{late}: waiting up to {settings.stop_patience_s:g} s more ({named.stop_patience})"
 
 
 def _too_many_lost(rounds: int, settings: SharedSettings) -> str:
-    """Return why a job ends that loses nodes too often."""
+    """Return the reason for the end of a job whose rounds have lost nodes too often in an hour."""
     limit = settings.max_node_losses_per_hour
     ended = f"{words.count(rounds, 'round')} ended within an hour"
     why = "by the loss of nodes or of Rallypoint's own processes"

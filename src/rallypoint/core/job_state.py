@@ -43,7 +43,10 @@ from rallypoint.core.watch.turns import TURNS_MAX, RoundTurn
 
 
 class SessionLost(Struct, frozen=True):
-    """A node went away, and had not left; it was last heard at `last_heard_at`."""
+    """The event that an agent's session has ended although it had not left.
+
+    `last_heard_at` is on the coordinator's clock.
+    """
 
     ref: NodeRef
     why: str
@@ -52,27 +55,36 @@ class SessionLost(Struct, frozen=True):
 
 
 class FormerLifeGone(Struct, frozen=True):
-    """All agents of the life before have left, or are lost: no worker of it runs."""
+    """The event that no worker of the job's former life runs any more.
+
+    All its agents have left, or are lost.
+    """
 
 
 class PlacesDead(Struct, frozen=True):
-    """No process of these places lives, as guards or later agents on their machines report."""
+    """The event that no process lives at these places, which are ranks of nodes in a round.
+
+    Guards report it, or later agents on their machines.
+    """
 
     places: tuple[DeadPlace, ...]
 
 
 class RoundIsOver(Struct, frozen=True):
-    """The rendezvous handler that formed this job's world reports that its round is over."""
+    """The event that the rendezvous handler says that its round is over.
+
+    The handler has formed the world of this job.
+    """
 
     reason: EndReason
 
 
 class PersonWants(Struct, frozen=True):
-    """A person makes this request: one of the subjects that change the job."""
+    """The event that a person wants the job changed, such as cancelled or restarted."""
 
     subject: Subject
     node: str = ""
-    """The node to exclude or to allow."""
+    """The node whose machine is to be excluded or allowed; empty in other requests."""
 
 
 JobEvent = (
@@ -89,22 +101,23 @@ JobEffect = ToNode | RefuseNode | Record
 
 
 class JobState(Struct):
-    """The state of one job. Only `step` changes it."""
+    """The state of one job, which its state machine (`job.py`) changes."""
 
     round: RoundState
     incarnation: int = 1
     """The number of this life of the job. It may change before the first round, and with the first
     round after a takeover in which nodes of the newest round were missing."""
     earlier_numbers: tuple[int, ...] = ()
-    """The last earlier numbers of this life, the newest at the end."""
+    """Earlier numbers of this life, at most `EARLIER_MAX`, the newest at the end."""
     origin: int = 0
     """The first number of this life; 0: the number has not changed."""
     next_incarnation: int = 0
-    """The job's number from the next round on; 0: it does not change."""
+    """The number that this life gets with the next round; 0: it does not change."""
     ledger: restarts.Ledger = field(default_factory=restarts.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None
-    """The part of the job's history that the next coordinator continues; the host updates it."""
+    """The part of the job's history that the next coordinator continues. The coordinator updates
+    it."""
     furthest_step: int = -1
     """The largest step that workers have reported in this life of the job; -1: none."""
     started_at: float | None = None
@@ -114,66 +127,73 @@ class JobState(Struct):
     """The seconds that the job had run, since its first workers started, when another coordinator
     took it over; for `--max-runtime`."""
     ran_since: float | None = None
-    """The start of the runtime on this coordinator's clock; None: no workers have started yet."""
+    """Since when the runtime is counted on this coordinator's clock; None: no workers have started
+    yet."""
     reports: list[causes.NodeFailure] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
     store_lost: NodeLoss | None = None
-    """The loss of the node of rank 0 after its success. The round's store was lost with it, so
+    """The loss of rank 0's node after its workers succeeded. The round store was lost with it, so
     later failures of other nodes' workers are a consequence."""
     breakdown: causes.Breakdown | None = None
     end_reason: EndReason | None = None
-    """The reason why the newest round ended; None: it has not."""
+    """The reason why the newest round ended; None: it has not ended."""
     last_end: EndReason | None = None
     """The reason why the round before the newest one ended."""
     ended_at: float = 0.0
     judged_round: int = 0
-    """The forming round whose predecessor has been judged."""
+    """The number of the forming round, once the end of the round before it has been judged."""
     backoff_s: float = 0.0
     assigned: dict[str, Assignment] = field(default_factory=dict)
     world_workers: int = 0
     enrolled: set[str] = field(default_factory=set)
     lacking: dict[str, Lacking] = field(default_factory=dict)
-    """The nodes that could start no worker of the newest round, with the lacking resource."""
+    """The nodes that could start no worker of the newest round, each with the resource that it
+    lacks."""
     proving: dict[str, int] = field(default_factory=dict)
     """The late nodes that were asked to prove themselves, with the number of the question."""
     proofs: int = 0
     unreached: dict[str, str] = field(default_factory=dict)
-    """Nodes that could not reach the store of rank 0, each with the reason."""
+    """The nodes that could not reach the round store of rank 0, each with the reason."""
     started: bool = False
     told_to_go: dict[str, float] = field(default_factory=dict)
     """When each node was told to leave, since the newest world was formed."""
     farewells: dict[str, str] = field(default_factory=dict)
-    """The fate of the last checkpoint before each of these nodes leaves, in words."""
+    """The result of the last checkpoint before a node leaves, as a clause, by node id."""
     drained: set[str] = field(default_factory=set)
     drain_began_at: float = 0.0
     drain_world: frozenset[str] = frozenset()
     succeeded_at: dict[str, float] = field(default_factory=dict)
-    """When each node reported that its workers had ended well."""
+    """When each node reported that its workers had ended well, by node id."""
     stopped: set[str] = field(default_factory=set)
-    """The incarnations of lost nodes of the newest world whose workers have certainly ended,
-    according to the nodes or their guards."""
+    """The random ids (incarnations) of agents of the newest world that have gone, and whose workers
+    have certainly ended, according to the agents or their guards."""
     notice: SaveNotice | None = None
     notices: int = 0
     withdrawn: int = 0
-    """The number of the last notice of this round that was withdrawn."""
+    """The number of the last request for a checkpoint in this round that was withdrawn; 0: none
+    was."""
     save: Save | None = None
-    """The newest checkpoint that a person has requested in this round, and its outcome."""
+    """The newest checkpoint that a person has requested, and its outcome."""
     inquiry: Inquiry | None = None
     inquiries: int = 0
     phases: dict[str, WorkerPhase] = field(default_factory=dict)
-    """The workers in a phase for which other workers may wait, by node."""
+    """The phase, by node id, of a worker for which other workers may wait."""
     no_progress: str = ""
-    """How often the same failure has repeated, if the job ends because of that."""
+    """How often the same failure has repeated, in words, if the job ends because of that; else
+    empty."""
     verdict: Verdict | None = None
     own_agent: str = ""
-    """The incarnation of the agent that hosts the coordinator, if any."""
+    """The random id (incarnation) of the agent in whose process the coordinator runs; empty: there
+    is none."""
     last_cause: Cause | None = None
-    """The cause of the last judged round's end, if a worker or a node was to blame."""
+    """The cause of the last judged end of a round; None: neither a worker nor a node was to
+    blame."""
     turns: deque[RoundTurn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
-    """Facts about rounds that the history has not taken yet."""
+    """The newest beginnings, ends and judgements of rounds that the job's history has not taken
+    yet."""
     former: int = 0
-    """The number of agents of the former life that are still connected: no round is formed beside
-    their workers."""
+    """The number of agents of the former life that may still run workers, as far as is known at the
+    beginning. Until they have gone, no round is formed; then it is 0."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -182,31 +202,38 @@ class JobState(Struct):
 
 
 def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> JobState:
-    """Return the state of a job without nodes. `former` is as in `JobState`."""
+    """Return the state of a job without nodes.
+
+    `former` agents of its former life may still run workers, so that no round is formed yet.
+    """
     return JobState(RoundState(settings, held=former > 0), incarnation, former=former)
 
 
 def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) -> JobState:
-    """Return the state of an ended job, of which only the verdict is left."""
+    """Return the state of an ended job of which only the verdict is known."""
     return JobState(RoundState(settings, RoundPhase.CLOSED), incarnation, verdict=verdict)
 
 
 def renumber(job: JobState, incarnation: int) -> None:
-    """Give this life another number; no running worker knows the present one."""
+    """Give this life of the job another number. No running worker may know the present one."""
     job.origin = job.origin or job.incarnation
     job.earlier_numbers = (*job.earlier_numbers, job.incarnation)[-EARLIER_MAX:]
     job.incarnation, job.next_incarnation = incarnation, 0
 
 
 def stamp(job: JobState, round_: int | None = None) -> Stamp:
-    """Return the stamp of this round, by default of the present one."""
+    """Return the stamp of this round: its number, and that of the life.
+
+    Without a number, of the present round.
+    """
     return Stamp(job.incarnation, job.round.round if round_ is None else round_)
 
 
 def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
-    """Note that no process of these places lives, for a coordinator that takes over.
+    """Note that no process lives at these places, ranks of nodes in a round.
 
-    A member's own session reports what runs there.
+    A coordinator learns it when it takes over. A place of an older round, or of a node that is
+    here, is ignored.
     """
     state = job.round
     newest = state.round if state.phase is RoundPhase.ACTIVE else state.round - 1
@@ -220,12 +247,15 @@ def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
 
 
 def note_step(job: JobState, step: int) -> None:
-    """Note the step that workers have reached; -1: they have reported none."""
+    """Note a step that workers have reached, if it is the largest so far; -1: none was."""
     job.furthest_step = max(job.furthest_step, step)
 
 
 def note_loss(job: JobState, member: RoundMember, loss: NodeLoss) -> None:
-    """Note the loss of a member."""
+    """Note the loss of a member, if it took part in the newest round.
+
+    If its workers had succeeded, it is noted only for the node of rank 0.
+    """
     if member.state not in (MemberState.RUNNING, MemberState.STOPPING):
         return
     if not member.succeeded:
@@ -235,13 +265,13 @@ def note_loss(job: JobState, member: RoundMember, loss: NodeLoss) -> None:
 
 
 def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
-    """Return the order that tells a node the verdict."""
+    """Return the message that tells a node the job's verdict."""
     assert job.verdict is not None
     return ToNode(ref, Ended(stamp(job, job.verdict.round), job.verdict))
 
 
 def status(job: JobState, node_id: str = "") -> JobStatus:
-    """Return the status for a person at this node who waits. O(1)."""
+    """Return the job's status, as the agent of this node shows it while it waits. O(1)."""
     state = job.round
     active = state.phase is RoundPhase.ACTIVE
     return JobStatus(
@@ -259,7 +289,7 @@ def status(job: JobState, node_id: str = "") -> JobStatus:
 
 
 def workers_started(job: JobState, at: float) -> None:
-    """Note that the workers of the newest round start now, perhaps the job's first ones."""
+    """Note that the workers of the newest round start now, for the job's runtime."""
     job.started_at = at
     if job.ran_since is None:
         job.ran_since = at
@@ -276,7 +306,10 @@ def time_run_s(job: JobState, at: float) -> float:
 def close(
     job: JobState, outcome: Outcome, text: str, signal: int = 0, *, cause: bool = False
 ) -> list[JobEffect]:
-    """Give the verdict to all nodes, once."""
+    """Give the job its verdict, and return the orders that tell it to all nodes.
+
+    `cause`: the verdict has the first cause of the last round's end. Not to be called again.
+    """
     state = job.round
     found = None
     if cause:

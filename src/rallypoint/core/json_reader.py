@@ -14,9 +14,10 @@ import msgspec
 
 MAX_BYTES = 64 << 20
 MAX_DEPTH = 64
-"""Levels of arrays and objects. Known answers have about ten."""
+"""The most levels of arrays and objects that are accepted. Known answers have about ten."""
 MAX_VALUES = 1 << 20
-"""The largest number of values. An empty array of two bytes takes 56 in memory."""
+"""The largest number of values that is accepted. An empty array of two bytes takes 56 bytes in
+memory."""
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _BYTE_ORDER_MARK = "\ufeff"
@@ -26,14 +27,15 @@ _T = TypeVar("_T")
 
 
 class UnreadableJsonError(ValueError):
-    """Bytes are refused.
+    """The error for bytes that are refused as JSON.
 
     The message is the reason, and follows the name of their source: `is not JSON (...)`.
     """
 
     def __init__(self, why: str, *, is_text: bool = False) -> None:
-        """`is_text`: the bytes are text that begins as no object or array does, such as a web page.
+        """Make the error with its reason.
 
+        `is_text`: the bytes are text that begins as no object or array does, such as a web page.
         The source is probably another program.
         """
         super().__init__(why)
@@ -41,7 +43,7 @@ class UnreadableJsonError(ValueError):
 
 
 def read_object(data: bytes | str, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Return the object that is the whole of `data`. Raises UnreadableJsonError."""
+    """Return the JSON object that is the whole of `data`. Raises UnreadableJsonError."""
     value = read_value(data, max_bytes)
     if not isinstance(value, dict):
         raise UnreadableJsonError(f"is not an object of JSON, but {_kind(value)}")
@@ -49,14 +51,14 @@ def read_object(data: bytes | str, max_bytes: int = MAX_BYTES) -> dict[str, Any]
 
 
 def read_value(data: bytes | str, max_bytes: int = MAX_BYTES) -> Any:
-    """Return the value that is the whole of `data`. Raises UnreadableJsonError."""
+    """Return the JSON value that is the whole of `data`. Raises UnreadableJsonError."""
     value = _decoded(data, Any, max_bytes)
     _check(value)
     return value
 
 
 def read_as(data: bytes | str, kind: type[_T], max_bytes: int = MAX_BYTES) -> _T:
-    """Return `data` as this type, which msgspec knows. Raises UnreadableJsonError.
+    """Parse the JSON text `data` as this type, which msgspec knows. Raises UnreadableJsonError.
 
     Fields that the type does not have are skipped. Values that the type leaves open (`Any`) are
     limited in number, but not in depth: use `read_object` for those.
@@ -73,7 +75,7 @@ def read_as(data: bytes | str, kind: type[_T], max_bytes: int = MAX_BYTES) -> _T
 
 
 def check_kind(value: object, kind: Any) -> None:
-    """Check that a value has this type, which msgspec knows. Raises UnreadableJsonError."""
+    """Check that a decoded value has this type, which msgspec knows. Raises UnreadableJsonError."""
     try:
         msgspec.convert(value, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -102,7 +104,10 @@ def _decoded(data: bytes | str, kind: Any, max_bytes: int) -> Any:
 
 
 def _check(value: object) -> None:
-    """Refuse what msgspec accepts but later readers don't. Raises UnreadableJsonError."""
+    """Refuse a decoded value with too many levels or too large a number.
+
+    Raises UnreadableJsonError.
+    """
     level, depth = [value], 0
     while level:
         below: list[object] = []

@@ -1,6 +1,6 @@
-"""Addresses, in numbers only, and how a person writes an endpoint.
+"""Addresses, and how a person writes an endpoint.
 
-Using one never asks a name server.
+Nothing here asks a name server.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from rallypoint.core.text import shown
 from rallypoint.files import is_unset_variable
 
 ANY_PORT = "port 0 is any free port, which other nodes can't know: give one, 1 to 65535"
-"""The error line about port 0 for several nodes; a job of one node may have it."""
+"""The error message for port 0 in the endpoint of a job of several nodes. For one node, port 0 is
+valid."""
 _MAX_DIGITS = 18
-"""The most digits of a port; Python refuses to parse very long numbers."""
+"""The most digits of a text that is read as a port; Python refuses to parse very long numbers."""
 
 
 class Address(Struct, frozen=True):
-    """A numeric IPv4 or IPv6 address and a port. `scope_id` is of a link-local IPv6 address."""
+    """A host and a port: the host is a numeric IPv4 or IPv6 address, or a host name.
+
+    `scope_id` is that of a link-local IPv6 address, else 0.
+    """
 
     host: str
     port: int
@@ -37,7 +41,7 @@ class Address(Struct, frozen=True):
 
     @property
     def sockaddr(self) -> tuple[str, int] | tuple[str, int, int, int]:
-        """The address in the form of socket calls of its family."""
+        """The address as the tuple that socket calls of its family take."""
         if self.is_ipv6:
             return (self.host, self.port, 0, self.scope_id)
         return (self.host, self.port)
@@ -49,8 +53,8 @@ class Address(Struct, frozen=True):
 def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
     """Return the host, without brackets, and the port of an endpoint.
 
-    `HOST`, `HOST:PORT`, `[V6]:PORT`, or an IPv6 address alone. Port 0 is read: whether any port
-    will do is for the caller to know.
+    The text is `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT`, or an IPv6 address alone; without a port,
+    the result has `default_port`. Port 0 is accepted: the caller decides whether any port will do.
 
     Raises ValueError, whose text says what is needed.
     """
@@ -77,7 +81,7 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
 
 
 def told_address(text: str) -> Address:
-    """Parse an address that another node has sent. Raises ValueError."""
+    """Parse an address, with its port, that another node has sent. Raises ValueError."""
     host, port = split_endpoint(text, 0)
     if not port:
         raise ValueError(_not_a_port("", 1))
@@ -85,7 +89,7 @@ def told_address(text: str) -> Address:
 
 
 def told_addresses(texts: Iterable[str]) -> list[Address]:
-    """Parse several addresses, and leave out invalid ones."""
+    """Parse several addresses that another node has sent, and leave out invalid ones."""
     found = []
     for text in texts:
         with suppress(ValueError):
@@ -94,9 +98,9 @@ def told_addresses(texts: Iterable[str]) -> list[Address]:
 
 
 def checked_host(host: str) -> str:
-    """Return a name or an address, without brackets around IPv6. Raises ValueError.
+    """Return the host name or the address, without brackets around IPv6.
 
-    Looks nothing up.
+    Raises ValueError if the text is neither. Asks no name server.
     """
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -108,7 +112,10 @@ def checked_host(host: str) -> str:
 
 
 def read_port(text: str, least: int = 0) -> int:
-    """Return a port in plain digits. Raises ValueError."""
+    """Return the port that the text gives in plain ASCII digits.
+
+    Raises ValueError if it is not one from `least` to 65535.
+    """
     if not is_port(text, least):
         raise ValueError(_not_a_port(text, least))
     return int(text)
@@ -120,7 +127,7 @@ def _not_a_port(text: str, least: int) -> str:
 
 
 def is_port(text: str, least: int = 0) -> bool:
-    """Return whether a number in plain digits, in the range of ports."""
+    """Return whether the text is a port in plain ASCII digits, from `least` to 65535."""
     plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
     return plain and least <= int(text) <= MAX_PORT
 

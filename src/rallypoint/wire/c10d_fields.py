@@ -29,7 +29,7 @@ _LEADING_INTEGER = re.compile(rb"\s*([+-]?\d{1,20})")
 
 
 class Opcode(IntEnum):
-    """The first byte of a request."""
+    """The kinds of requests of a TCPStore client. The number is the first byte of a request."""
 
     VALIDATE = 0
     SET = 1
@@ -53,24 +53,27 @@ class Opcode(IntEnum):
 
 
 def encode_string(value: bytes | bytearray) -> bytes:
-    """Return a reply field, and a request field too."""
+    """Encode a string as a field of a reply or of a request: its length, then its bytes."""
     return b"".join((U64.pack(len(value)), value))
 
 
 def encode_i64(number: int) -> bytes:
-    """Return a counter or a result; the number is within 64 bits, signed."""
+    """Encode a counter or another number of a reply as a signed integer of 64 bits.
+
+    Raises struct.error if it does not fit.
+    """
     return I64.pack(number)
 
 
 def encode_ping(nonce: int) -> bytes:
-    """Encode the reply to a PING."""
+    """Encode the reply to a PING, which repeats the number in it."""
     return U32.pack(nonce)
 
 
 def counter_of(value: bytes | bytearray) -> int | None:
-    """Return the counter in a value: its leading decimal number, as C parses it.
+    """Return the counter that a stored value holds: its leading decimal number, as C parses it.
 
-    None if it does not fit into 64 bits.
+    None if the value begins with no number, or with one that does not fit into 64 bits.
     """
     number = _LEADING_INTEGER.match(value)
     if number is None or not I64_MIN <= int(number[1]) <= I64_MAX:

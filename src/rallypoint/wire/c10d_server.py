@@ -36,14 +36,18 @@ from rallypoint.wire.c10d_fields import (
 
 
 class Set(Struct, frozen=True, gc=False):
-    """Store a value, and replace an earlier one."""
+    """The request to store a value under a key, in place of an earlier one. It has no answer."""
 
     key: bytes
     value: bytes
 
 
 class CompareSet(Struct, frozen=True, gc=False):
-    """Store `desired` if the key has `expected`; answered with what is there afterwards."""
+    """The request to store `desired` under a key if the key has the value `expected`.
+
+    A missing key matches an empty `expected`. The answer is the value that the key has afterwards;
+    for a key that is still missing, it is `expected`.
+    """
 
     key: bytes
     expected: bytes
@@ -51,94 +55,115 @@ class CompareSet(Struct, frozen=True, gc=False):
 
 
 class Get(Struct, frozen=True, gc=False):
-    """Answered with the value; a missing key with an empty one."""
+    """The request for the value of a key. The answer for a missing key is an empty value."""
 
     key: bytes
 
 
 class Add(Struct, frozen=True, gc=False):
-    """Add to a counter kept as decimal text; answered with the sum."""
+    """The request to add to a counter, kept as decimal text; a missing key counts as 0.
+
+    The answer is the sum.
+    """
 
     key: bytes
     delta: int
 
 
 class Check(Struct, frozen=True, gc=False):
-    """Answered at once: are all of these there?"""
+    """The question whether all of these keys exist, which is answered at once."""
 
     keys: tuple[bytes, ...]
 
 
 class WaitKeys(Struct, frozen=True, gc=False):
-    """Wait for all of these keys; answered when they exist."""
+    """The request to wait for all of these keys.
+
+    The answer comes when each has been there at some time since.
+    """
 
     keys: tuple[bytes, ...]
 
 
 class CountKeys(Struct, frozen=True, gc=False):
-    """Ask for the number of keys."""
+    """The request for the number of keys, without queues."""
 
 
 class DeleteKey(Struct, frozen=True, gc=False):
-    """Answered with how many keys were deleted, 0 or 1."""
+    """The request to delete a key. The answer is how many keys were deleted, 0 or 1."""
 
     key: bytes
 
 
 class Append(Struct, frozen=True, gc=False):
-    """Lengthen a value; a missing key counts as empty."""
+    """The request to lengthen a value; a missing key counts as empty. It has no answer."""
 
     key: bytes
     value: bytes
 
 
 class MultiGet(Struct, frozen=True, gc=False):
-    """Ask for several values, in order."""
+    """The request for the values of several keys.
+
+    The answer has them in order, empty for a missing key.
+    """
 
     keys: tuple[bytes, ...]
 
 
 class MultiSet(Struct, frozen=True, gc=False):
-    """Store all pairs at once: nobody sees a part of them."""
+    """The request to store several pairs of key and value at once.
+
+    No client ever sees only some of them. It has no answer.
+    """
 
     pairs: tuple[tuple[bytes, bytes], ...]
 
 
 class CancelWait(Struct, frozen=True, gc=False):
-    """Give up a pending `WaitKeys` or `Barrier`; always answered."""
+    """The request to give up the client's pending `WaitKeys` or `Barrier`.
+
+    It is answered even if none is pending.
+    """
 
 
 class Ping(Struct, frozen=True, gc=False):
-    """Ask for an answer with the same number."""
+    """The request for an answer with the same number."""
 
     nonce: int
 
 
 class QueuePush(Struct, frozen=True, gc=False):
-    """Put an item at the end of a queue."""
+    """The request to put an item at the end of a queue. It has no answer."""
 
     key: bytes
     value: bytes
 
 
 class QueuePop(Struct, frozen=True, gc=False):
-    """Take the first item; answered with the length before, then the item if there was one."""
+    """The request to take the first item of a queue.
+
+    The answer is the length before, then the item if there was one.
+    """
 
     key: bytes
 
 
 class QueueLength(Struct, frozen=True, gc=False):
-    """Ask for the number of items in a queue."""
+    """The request for the number of items in a queue, without those reserved for other clients."""
 
     key: bytes
 
 
 class ListKeys(Struct, frozen=True, gc=False):
-    """Ask for all keys."""
+    """The request for the names of all keys, without queues."""
 
 
 class Barrier(Struct, frozen=True, gc=False):
-    """Count one more; answered when `world_size` have been counted."""
+    """The request to count one more client at a barrier.
+
+    The answer comes when `world_size` have been counted.
+    """
 
     key: bytes
     world_size: int
@@ -171,7 +196,8 @@ _u64 = U64.unpack_from
 
 _Make = Callable[..., StoreRequest]
 _Shape = tuple[_Make, tuple[int, ...], Number | None]
-"""The constructor of a request, the limits of its strings' lengths, and the number after them."""
+"""The fields of a kind of request: its constructor, the greatest lengths of its strings, and the
+layout of the number after them; None: there is no number."""
 _FIXED: dict[int, _Shape] = {
     Opcode.SET.value: (Set, (_KEY, _VALUE), None),
     Opcode.COMPARE_SET.value: (CompareSet, (_KEY, _VALUE, _VALUE), None),
@@ -194,20 +220,21 @@ _LISTS: dict[int, tuple[_Make, tuple[int, ...]]] = {
     Opcode.MULTI_GET.value: (MultiGet, (_KEY,)),
     Opcode.MULTI_SET.value: (MultiSet, (_KEY, _VALUE)),
 }
-"""The constructors of requests with a list, and the strings of one item."""
+"""The constructors of requests with a list, by opcode, each with the limits of the lengths of the
+strings of one item."""
 
 
 class ServerSession:
-    """The parser of one client's requests.
+    """The server's parser of the requests of one TCPStore client.
 
-    VALIDATE is required, comes first, and is consumed here.
+    The client must send a VALIDATE first, which is checked here and returned to nobody.
 
     Call `receive` with bytes, then `next_request` until it returns None. Requests are parsed one at
     a time, so a server that stops asking does no more work for this client.
     """
 
     is_validated = False
-    """Whether the first VALIDATE has been received."""
+    """Whether the client's first VALIDATE has come and was valid."""
     is_partial = True
     """Whether a part of a request has arrived and more must follow, after `next_request` returned
     None. True until the first VALIDATE is complete."""
@@ -222,7 +249,7 @@ class ServerSession:
         self._error: ProtocolError | None = None
 
     def receive(self, data: bytes) -> None:
-        """Add bytes in the order of their arrival."""
+        """Add bytes from the client, in the order of their arrival."""
         if self._missing == 1 and not self._data and not self._parts:
             self._data, self._missing = data, 0
         else:
@@ -252,7 +279,7 @@ class ServerSession:
         return None
 
     def _parse(self) -> StoreRequest | None:
-        """Return the next request of `_data`; None when more must come first."""
+        """Return the next complete request in `_data`; None when more bytes must come first."""
         data, at = self._data, self._at
         size = len(data)
         missing = 1
@@ -275,12 +302,13 @@ class ServerSession:
         return None
 
     def _read(self, data: bytes, at: int) -> tuple[StoreRequest | None, int, int]:
-        """Parse a rarer request: a VALIDATE, or a list, or a part of it.
+        """Parse a VALIDATE or a request with a list, or as much of it as has come.
 
-        There is no request for a VALIDATE.
+        Returns the request, the position from which to go on, and the known end. The request is
+        None for a VALIDATE, and for an incomplete list. The end is past the end of `data` if more
+        must come.
 
-        Returns where that begins which is still to be read, and where it ends: after `data`, if it
-        is not all there.
+        Raises ProtocolError.
         """
         reader = self._list
         if reader is None:
@@ -317,9 +345,10 @@ class ServerSession:
 
 
 def _read_fixed(data: bytes, at: int, shape: _Shape) -> tuple[StoreRequest | None, int]:
-    """Parse a request of this shape.
+    """Parse a request with these fields from position `at`; return it, and where it ends.
 
-    If it is incomplete, the result is None, and a position that it reaches.
+    If it is incomplete, return None, and a position past the end of `data` that it reaches at
+    least. Raises ProtocolError if a string is too long.
     """
     make, limits, number = shape
     size = len(data)
@@ -343,7 +372,7 @@ def _read_fixed(data: bytes, at: int, shape: _Shape) -> tuple[StoreRequest | Non
 
 
 class _List:
-    """A request with a list, of which some items may have arrived."""
+    """The parser of one request with a list, of which some items may have arrived."""
 
     __slots__ = ("_bytes", "_found", "_limits", "_make", "_missing")
 
@@ -358,10 +387,10 @@ class _List:
         self._bytes = 0
 
     def read(self, data: bytes, at: int) -> tuple[int, int]:
-        """Parse the complete strings.
+        """Parse the complete strings of the list from position `at` on.
 
-        Returns their end, and the known end of the request, which is after `data` if some are
-        missing.
+        Returns the end of the last complete string, and the end that the next one needs. The second
+        is past the end of `data` if a string is incomplete. Raises ProtocolError above a limit.
         """
         limits, found, size = self._limits, self._found, len(data)
         missing, total, several = self._missing, self._bytes - at, len(limits) - 1
@@ -390,7 +419,7 @@ class _List:
         return at, end
 
     def request(self) -> StoreRequest:
-        """Return the complete request."""
+        """Return the request, once all its strings have been read."""
         found = self._found
         if len(self._limits) == 1:
             return self._make(tuple(found))

@@ -26,9 +26,11 @@ from rallypoint.wire.address import told_address
 
 MAX_MESSAGE_BYTES = 256 * 1024
 WITH_REQUESTS = 3
-"""The protocol version since which a round may end, or a checkpoint be requested, for a person."""
+"""The protocol version since which an agent knows messages that a person has caused: the end of a
+round, or the request for a checkpoint."""
 FAILURES_WITH_TEXT = 8
-"""The most failures of a report that keep their texts, because a report must fit into a frame."""
+"""The number of failures of a report, from the first one, that keep their texts: a report must fit
+into a frame."""
 
 SHOWN = 40
 """The longest part of an invalid address in an error, in characters."""
@@ -46,9 +48,9 @@ def encode(message: ToCoordinator | ToAgent) -> bytes:
 
 
 def fitting(report: Report) -> Report:
-    """Return the report with numbers and texts cut to what the coordinator accepts.
+    """Return an agent's report with numbers and texts cut to what the coordinator accepts.
 
-    The workers' output may contain anything.
+    Workers may report anything. Failures after the first `FAILURES_WITH_TEXT` lose their texts.
     """
     report = limits.fit(report)
     if isinstance(report, Failed | Detailed):
@@ -59,7 +61,11 @@ def fitting(report: Report) -> Report:
 
 
 def for_version(message: ToAgent, version: int) -> ToAgent | None:
-    """Return the message for a peer of this version; None: such a peer does not get it."""
+    """Return the message for an agent of this protocol version; None: it does not get the message.
+
+    An old agent is told of growth as the reason, where a round ends at a person's request. It gets
+    no request for a checkpoint that a person wants.
+    """
     if version >= WITH_REQUESTS:
         return message
     match message:
@@ -71,12 +77,18 @@ def for_version(message: ToAgent, version: int) -> ToAgent | None:
 
 
 def decode_to_coordinator(payload: bytes) -> ToCoordinator:
-    """Decode a message. Raises MessageError, also for a value out of its limits."""
+    """Decode a message of an agent to the coordinator.
+
+    Raises MessageError, also for a value out of its limits.
+    """
     return _decode(_to_coordinator, payload, limits.MAX_SAID)
 
 
 def decode_to_agent(payload: bytes) -> ToAgent:
-    """Decode a message. Raises MessageError, also for a value out of its limits."""
+    """Decode a message of the coordinator to an agent.
+
+    Raises MessageError, also for a value out of its limits.
+    """
     return _decode(_to_agent, payload, limits.MAX_SENTENCE)
 
 
@@ -91,7 +103,10 @@ def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int)
 
 
 def _check_addresses(message: Struct) -> None:
-    """Check the addresses of a future leader, which all nodes dial. Raises MessageError."""
+    """Check the addresses of a future leader in a message, which all nodes dial.
+
+    Raises MessageError.
+    """
     match message:
         case Heartbeat(promise=Promise(offers=texts)):
             field = "Heartbeat.promise.offers"

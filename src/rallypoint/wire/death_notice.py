@@ -30,16 +30,17 @@ from rallypoint.hashes import compare_digest, sha256
 
 SECRET_BYTES = 32
 LONGEST = 4080
-"""Bytes of a notice: a page of the smallest kind, without the two words before it."""
+"""The most bytes of an encoded notice: a memory page of 4096 bytes without the two words before the
+notice."""
 
 _LABEL = b"rallypoint agent died\0"
 
 
 class RegisterAt(Struct, frozen=True, array_like=True):
-    """The register of a job.
+    """The place of a job's register, the store that says who leads the job, as a part of a notice.
 
-    Texts are bytes, since a path may be any; it is absolute, as a guard has no directory of its
-    own.
+    It is the engine, the endpoint, and settings. Texts are bytes, since a path may hold any. Paths
+    are absolute, as a guard's working directory is another one.
     """
 
     engine: str
@@ -52,21 +53,24 @@ class RegisterAt(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, register: RegisterConfig) -> Self:
-        """Return the place of this register."""
+        """Return the place of the register that has this configuration."""
         settings = tuple((key, _bytes(text)) for key, text in register.settings)
         return cls(register.engine, _bytes(register.where), settings)
 
     def config(self) -> RegisterConfig:
-        """Return the configuration of the register in this place."""
+        """Return the configuration of the register, with the texts decoded."""
         settings = tuple((key, _text(data)) for key, data in self.settings)
         return RegisterConfig(self.engine, _text(self.where), settings)
 
 
 class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
-    """The facts with which a guard reports to the coordinator. Never printed: it has the token."""
+    """The facts with which a guard reports its agent's death to the coordinator.
+
+    It has the token, which `repr` leaves out.
+    """
 
     host: str
-    """The numeric address that the agent is connected to."""
+    """The numeric address of the coordinator, to which the agent is connected."""
     port: int
     run_id: str
     token: bytes | None
@@ -74,9 +78,11 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     generation: int
     secret: bytes
     place: DeadPlace | None = None
-    """The agent's place in the newest world that it knows; None: it has none."""
+    """The agent's place, its round and group rank, in the newest round that it knows; None: it has
+    none."""
     may_follow: bool = False
-    """Whether another coordinator may take over at this address."""
+    """Whether another coordinator may take over the job, found by the register, or at the same
+    address."""
     register: RegisterAt | None = None
     """The register of the job; None: its nodes use none."""
 
@@ -86,19 +92,21 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
 
 
 class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
-    """The facts with which a guard marks the record of a job whose leader has died.
+    """The facts with which a guard marks the record of a job whose leader, the guard's agent, died.
 
-    Never printed: it has the token.
+    It has the token, which `repr` leaves out.
     """
 
     register: RegisterAt
     run_id: str
     token: bytes | None
     epoch: Epoch
-    """The epoch by which the agent leads."""
+    """The number of the agent's leadership: the record is left alone if another leader has written
+    it."""
     incarnation: str = ""
     place: DeadPlace | None = None
-    """The place of the agent, as in `DeathNotice`: another node may lead by then."""
+    """The agent's place, as in `DeathNotice`. The guard reports it to the next leader. None: no
+    report."""
 
     def __repr__(self) -> str:
         """Return a text without the token and passwords."""
@@ -109,17 +117,18 @@ Notice = DeathNotice | ReleaseNotice
 
 
 class ByRegister(NamedTuple):
-    """The calls to the register of a job that any of its nodes may lead.
+    """The functions with which a guard uses a job's register, the store of who leads the job.
 
-    Each runs in a separate process that may be killed.
+    Each is run in a process of its own that may be killed, since a register may hang.
     """
 
     release: Callable[[ReleaseNotice, float], None]
-    """Marks the record in the notice, within the seconds given if its register answers."""
+    """The function that marks the job's record as that of a dead leader. It tries again for this
+    many seconds while the register can't be reached."""
     who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
-    """Opens the register of this notice. Returns a function that reads it and returns the addresses
-    to notify of the death, as `leading.who_hears`; with a reachable register it takes at most the
-    seconds given."""
+    """The function that opens the register of a notice, and returns another function. That one
+    reads the record and returns the addresses to notify of the death, as `leading.who_hears` of
+    core/takeover does. The number, in seconds, limits how long it waits for the register."""
 
 
 _decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
@@ -134,25 +143,34 @@ def _text(data: bytes) -> str:
 
 
 def commitment(secret: bytes) -> bytes:
-    """Return a hash that the agent sends when it attaches, and that does not reveal the secret."""
+    """Return the hash of a secret, which the agent sends when it attaches.
+
+    The hash does not reveal the secret.
+    """
     return sha256(_LABEL + secret)
 
 
 def is_proven(secret: bytes, committed: bytes) -> bool:
-    """Return whether this is the committed secret; with b"" none was committed."""
+    """Return whether `committed` is the hash of this secret.
+
+    False for b"", from an agent without a secret.
+    """
     return compare_digest(commitment(secret), committed)
 
 
 def encode(notice: Notice) -> bytes:
-    """Encode the notice for the memory that the agent and its guard share."""
+    """Encode the notice for the memory that the agent and its guard share.
+
+    Its length is not limited here.
+    """
     return msgspec.msgpack.encode(notice)
 
 
 def with_register(notice: DeathNotice, register: RegisterConfig | None) -> DeathNotice:
-    """Add to the notice the register by which an agent finds its leader.
+    """Return the notice with the register by which agents find the leader of their job.
 
-    If it does not fit into the shared memory, the notice is unchanged, and the next leader is not
-    notified.
+    If that is too long for the shared memory, or there is no register, return the notice as it is.
+    The guard then does not find a next leader elsewhere.
     """
     if register is None:
         return notice
@@ -170,7 +188,8 @@ def encode_release(
 ) -> bytes:
     """Encode the notice of an agent that leads a job by this register.
 
-    One that is longer than the shared memory is empty: then a claim waits for the hold.
+    One longer than `LONGEST` does not reach the guard: then other nodes wait until the leader's
+    time has run out.
     """
     there = RegisterAt.of(register)
     return encode(ReleaseNotice(there, run_id, token, epoch, incarnation, place))

@@ -26,27 +26,32 @@ MAX_TEXT_BYTES = 255
 _ENROLLED, _REFUSED = b"\x00", b"\x01"
 _PROOF_BYTES = SHA256_BYTES
 PREAMBLE_MAX_BYTES = len(MAGIC) + 1 + NONCE_BYTES + _PROOF_BYTES + 1 + MAX_TEXT_BYTES
-"""The most bytes that an agent sends."""
+"""The most bytes that an agent sends to enrol with a round store."""
 _AGENT, _STORE = b"rallypoint round store: agent", b"rallypoint round store: store"
 
 
 class EnrolmentRefusedError(ProtocolError):
-    """The store has another key: it is that of another round, or of another job."""
+    """The refusal of an enrolment: the two sides have keys of different rounds or jobs."""
 
 
 class _Side:
-    """Bytes in, bytes out: the part that both sides share."""
+    """The common part of both sides of an enrolment.
+
+    It gets bytes and returns bytes, without I/O.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._wanted = 0
         self.result: str | None = None
-        """The text that the peer has proved, once the exchange is over."""
+        """The text that the peer has proven to have sent, once the exchange is over: for the store
+        the node's name, for the agent its address. None before."""
 
     def receive(self, data: bytes) -> bytes:
-        """Process bytes in any segmentation and return those to send, if any.
+        """Process the peer's bytes in any segmentation, and return those to send, if any.
 
-        Raises ProtocolError for a foreign peer. Bytes after the end are an error.
+        Raises ProtocolError for a foreign peer and for bytes after the end, and
+        EnrolmentRefusedError if the keys differ.
         """
         self._buffer += data
         output = bytearray()
@@ -63,10 +68,12 @@ class _Side:
 
 
 class StoreEnrolment(_Side):
-    """The store's side. `nonce` is 16 fresh random bytes; `address` is the peer's, numeric.
+    """The round store's side of an enrolment, in which an agent proves that it is in the round.
 
-    When `result` is the node's name, the address has been proven to be that of a node of this
-    round: send what `receive` returned and close. After a refusal, send `refusal` and close.
+    `key` is that of the round, `nonce` is 16 fresh random bytes, and `address` is the agent's
+    numeric source address. When `result` is the node's name, a node of this round has been proven
+    to be at `address`: send what `receive` returned and close. After an EnrolmentRefusedError, send
+    `refusal` and close.
     """
 
     refusal = _REFUSED
@@ -103,7 +110,10 @@ class StoreEnrolment(_Side):
 
 
 class AgentEnrolment(_Side):
-    """The agent's side. Send `hello` first; `result` is the address that the store saw."""
+    """The agent's side of an enrolment: it proves to a round's store that its node is in the round.
+
+    Send `hello` first. `result` is the agent's own address as the store saw it.
+    """
 
     def __init__(self, key: bytes, nonce: bytes, node: str) -> None:
         super().__init__()
@@ -139,7 +149,7 @@ class AgentEnrolment(_Side):
 
 
 def is_enrolment_preamble(first_bytes: bytes) -> bool:
-    """Return whether a connection that begins with these 4 bytes is an agent that enrols."""
+    """Return whether a connection that begins with these 4 bytes is an enrolling agent's."""
     return first_bytes[: len(MAGIC)] == MAGIC
 
 

@@ -26,7 +26,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class _Tags:
-    """The authentication tags of one direction."""
+    """The authentication tags of the frames of one direction."""
 
     __slots__ = ("_keyed",)
 
@@ -35,7 +35,7 @@ class _Tags:
         self._keyed = None if key is None else blake2s(key=key, digest_size=TAG_BYTES)
 
     def of(self, sequence: int, payload: bytes) -> bytes:
-        """Return the tag of this frame."""
+        """Return the tag of the frame with this number and payload; zeros without a key."""
         if self._keyed is None:
             return _NO_TAG
         hashed = self._keyed.copy()
@@ -44,7 +44,10 @@ class _Tags:
 
 
 class FrameEncoder:
-    """Wraps payloads for one direction of one connection; `key` has at most 32 bytes."""
+    """The writer of frames for one direction of one connection.
+
+    `key` has at most 32 bytes; None: frames have no authentication tag.
+    """
 
     __slots__ = ("_sequence", "_tags")
 
@@ -53,14 +56,14 @@ class FrameEncoder:
         self._sequence = 0
 
     def encode(self, payload: bytes) -> bytes:
-        """Return the next frame. It must be sent, once, in the order of the calls."""
+        """Return the payload as the next frame. Send each frame once, in the order of the calls."""
         sequence = self._sequence
         self._sequence = sequence + 1
         return _HEADER.pack(len(payload), sequence, self._tags.of(sequence, payload)) + payload
 
 
 class FrameDecoder:
-    """Unwraps frames of the other direction.
+    """The reader of the frames that the peer sends on one connection.
 
     Holds at most one frame and one segment.
 
@@ -70,9 +73,9 @@ class FrameDecoder:
     __slots__ = ("_error", "_pending", "_sequence", "_tags", "max_frame_bytes")
 
     def __init__(self, key: bytes | None, max_frame_bytes: int) -> None:
-        """Make a decoder; `max_frame_bytes` limits the payload, before it is stored.
+        """Make a decoder that refuses frames whose payload is longer than `max_frame_bytes`.
 
-        The limit may be raised later.
+        The limit may be raised later. `key` None: frames have no authentication tag.
         """
         self._tags = _Tags(key)
         self.max_frame_bytes = max_frame_bytes
@@ -106,7 +109,10 @@ class FrameDecoder:
         return payloads
 
     def _parse(self, source: bytes | bytearray, payloads: list[bytes]) -> int:
-        """Append every complete payload of `source`; return how many bytes they took."""
+        """Append every complete payload in `source` to `payloads`.
+
+        Returns how many bytes their frames took. Raises ProtocolError.
+        """
         start, size = 0, len(source)
         while size - start >= HEADER_BYTES:
             length, sequence, tag = _HEADER.unpack_from(source, start)

@@ -53,7 +53,7 @@ MAX_HANDSHAKE_BYTES = 4096
 
 
 def how_to_get_a_token() -> str:
-    """Return the fix for a node without the token of its job."""
+    """Return the advice for a user whose node lacks the token of its job."""
     return (
         "give that node the token of the others (`rallypoint token` prints it there), as "
         f"~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by {named.token_file}"
@@ -69,7 +69,7 @@ _HAS_TOKEN, _WANTS_TOKEN = 1, 1
 
 
 class TokenNotWanted(AccessError):
-    """The node has a token, and the coordinator runs without."""
+    """The error of a node with a token whose coordinator runs without one (`--insecure`)."""
 
 
 class _Reply(IntEnum):
@@ -85,9 +85,12 @@ class _Stage(Enum):
 
 
 class Established(msgspec.Struct, frozen=True):
-    """Both sides have proven themselves; `keys` is None only with `--insecure`.
+    """The result of a handshake.
 
-    `version` is the one of the protocol that both use.
+    Both sides have proven that they know the token, except with `--insecure`.
+
+    `keys` is None with `--insecure`. `version` is the version of the protocol that both use from
+    now on.
 
     `leftover` are bytes that followed the handshake: feed them to the frame decoder first.
     """
@@ -151,7 +154,10 @@ class _Handshake:
         )
 
     def _advance(self) -> bytes | None:
-        """Process one message of the inbox and return the reply, or None while it is incomplete."""
+        """Process one message of the inbox and return the reply; None while it is incomplete.
+
+        Raises AccessError or ProtocolError.
+        """
         raise NotImplementedError
 
     def _take(self, size: int) -> bytes | None:
@@ -162,7 +168,10 @@ class _Handshake:
         return taken
 
     def _check_magic(self) -> None:
-        """Judge by as few bytes as there are: an SSH banner of three bytes must not hang us."""
+        """Check the first bytes from the peer, however few have come. Raises ForeignPeerError.
+
+        A foreign greeting of three bytes must not make this side wait for a fourth.
+        """
         seen = bytes(self._inbox[: len(SESSION_MAGIC)])
         if not SESSION_MAGIC.startswith(seen):
             raise ForeignPeerError(
@@ -184,14 +193,19 @@ class _Handshake:
 
 
 class ClientHandshake(_Handshake):
-    """The dialling side. Send `hello()` first; done when `result` is set."""
+    """The dialling side of a handshake, such as an agent's.
+
+    Send `hello()` first; done when `result` is set.
+    """
 
     def __init__(
         self, run_id: str, token: bytes | None, nonce: bytes, spoken: Versions = SPOKEN
     ) -> None:
-        """`token` is the job's token (never empty), or None with `--insecure`.
+        """Make the dialling side.
 
-        Raises UsageError when the run id does not fit.
+        `token` is the job's token (never empty), or None with `--insecure`.
+
+        Raises UsageError when the run id is empty or too long.
         """
         super().__init__(nonce, spoken)
         size = len(run_id.encode())
@@ -207,7 +221,7 @@ class ClientHandshake(_Handshake):
         self._context: ProofContext | None = None
 
     def hello(self) -> bytes:
-        """Return the first bytes of the connection."""
+        """Return the bytes that the client sends first."""
         run_id = self._run_id.encode()
         flags = self._spoken.in_flags(0 if self._token is None else _HAS_TOKEN)
         head = _HELLO.pack(SESSION_MAGIC, self._spoken.oldest, flags, len(run_id))
@@ -233,7 +247,10 @@ class ClientHandshake(_Handshake):
         raise ProtocolError(f"the coordinator sent message {kind} out of turn in the handshake")
 
     def _raise_refusal(self) -> None:
-        """Raise the server's refusal, once it is complete."""
+        """Raise the server's refusal as an AccessError, once all of it has come.
+
+        Raises ProtocolError if it claims to be too long.
+        """
         start = _REPLY.size + _REFUSAL.size
         if len(self._inbox) < start:
             return
@@ -276,7 +293,11 @@ class ClientHandshake(_Handshake):
         return context.client_proof(self._token)
 
     def _spoken_by_server(self, nonce: bytes) -> Versions:
-        """Return the versions of the server. Raises ProtocolError if it would use a newer one."""
+        """Return the versions that the server speaks; of an old server, the one in use.
+
+        Raises ProtocolError if the version in use is not the newest that both speak: somebody has
+        altered the handshake.
+        """
         theirs = Versions.of_nonce(nonce)
         if theirs is None and self._version < WITH_RANGES:
             return Versions(self._version, self._version)
@@ -299,7 +320,7 @@ class ClientHandshake(_Handshake):
 
 
 class ServerHandshake(_Handshake):
-    """The accepting side; done when `result` is set."""
+    """The coordinator's side of a handshake; done when `result` is set."""
 
     def __init__(
         self,
@@ -309,9 +330,12 @@ class ServerHandshake(_Handshake):
         insecure: bool,
         spoken: Versions = SPOKEN,
     ) -> None:
-        """`lookup_token` gives the token of a run id; None is answered like a wrong token.
+        """Make the coordinator's side.
 
-        It is called with what a stranger sent, at most once, and not at all when `insecure`.
+        `lookup_token` returns the token of a run id; None: there is none.
+
+        The peer gets the same answer in that case as for a wrong token. `lookup_token` is called at
+        most once, with the run id that an unproven peer sent, and not at all when `insecure`.
         """
         super().__init__(nonce, spoken)
         if len(server_id) != SERVER_ID_BYTES:
@@ -367,7 +391,11 @@ class ServerHandshake(_Handshake):
             raise
 
     def _challenge(self, context: ProofContext, has_token: bool) -> bytes:
-        """Return the challenge; if only one side has a token, each side reports that."""
+        """Return the challenge to send.
+
+        If only one side has a token, raise AccessError, with the challenge as the last words: each
+        side then reports the mistake.
+        """
         flags = 0 if self._insecure else _WANTS_TOKEN
         challenge = self._head(_Reply.CHALLENGE) + _CHALLENGE.pack(
             flags, self._nonce, self._server_id
@@ -422,7 +450,7 @@ class ServerHandshake(_Handshake):
 
 
 def altered() -> ProtocolError:
-    """Return the error for a negotiated version that is older than the newest common one."""
+    """Return the error for a handshake on an older version than the newest that both speak."""
     return ProtocolError(
         "the handshake of a node and the coordinator was altered on its way: both speak a newer "
         "version of Rallypoint's protocol than it names. Find what is between the two: a "
@@ -431,9 +459,9 @@ def altered() -> ProtocolError:
 
 
 def printable(raw: bytes) -> str:
-    """Return a stranger's text made safe for a terminal.
+    """Return a stranger's bytes as text that is safe for a terminal.
 
-    One line, no control or unknown characters.
+    It is one line of at most 512 bytes of input, without control characters.
     """
     text = raw[:MAX_REFUSAL_BYTES].decode(errors="replace")
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -27,7 +27,10 @@ _SERVER_LABEL = b"rallypoint server\0"
 
 
 class SessionKeys(Struct, frozen=True):
-    """One key per direction, so that no frame can be played back to its sender."""
+    """The two keys of a connection, one per direction.
+
+    No frame can be played back to its sender.
+    """
 
     client_to_server: bytes
     server_to_client: bytes
@@ -38,12 +41,18 @@ class SessionKeys(Struct, frozen=True):
 
 
 def hkdf_extract(salt: bytes, key_material: bytes) -> bytes:
-    """RFC 5869, section 2.2. An empty salt stands for zeros."""
+    """Return a pseudo-random key (HKDF-Extract with SHA-256: RFC 5869, section 2.2).
+
+    An empty salt stands for zeros.
+    """
     return hmac_sha256(salt or bytes(_HASH_BYTES), key_material)
 
 
 def hkdf_expand(pseudo_random_key: bytes, info: bytes, length: int) -> bytes:
-    """RFC 5869, section 2.3; at most 255 * 32 bytes, else ValueError."""
+    """Return `length` bytes of key material (HKDF-Expand with SHA-256: RFC 5869, section 2.3).
+
+    Raises ValueError unless the length is 1 to 255 * 32 bytes.
+    """
     if not 0 < length <= 255 * _HASH_BYTES:
         raise ValueError(f"HKDF-SHA256 gives 1 to {255 * _HASH_BYTES} bytes, not {length}")
     output = block = b""
@@ -63,9 +72,11 @@ def session_keys(
     run_id: str,
     ranges: bytes = b"",
 ) -> SessionKeys:
-    """Return the keys of one connection, which are used once: both nonces are fresh.
+    """Return the frame keys of one connection.
 
-    `ranges` are the versions that both sides use; empty before version 4.
+    Both nonces are fresh, so no other connection has them.
+
+    `ranges` are the versions that each side speaks, packed; empty before protocol version 4.
     """
     info = b"rallypoint session" + pack(">H", version) + _counted(run_id.encode()) + ranges
     secret = hkdf_extract(client_nonce + server_nonce, token)
@@ -74,26 +85,35 @@ def session_keys(
 
 
 def job_token(master: bytes, run_id: str) -> bytes:
-    """Return the token of one job, which reveals neither `master` nor other jobs' tokens."""
+    """Return the token of one job, derived from the master token.
+
+    It reveals neither the master token nor other jobs' tokens.
+    """
     info = b"rallypoint job token" + _counted(run_id.encode())
     return hkdf_expand(hkdf_extract(b"", master), info, KEY_BYTES)
 
 
 def round_store_key(token: bytes, run_id: str, incarnation: int, round_: int) -> bytes:
-    """Return the key with which a node enrols with the store of one round (behaviour F9)."""
+    """Return the key by which nodes of one round prove to its store that they are in it.
+
+    See behaviour F9.
+    """
     stamp = f"{incarnation}/{round_}".encode()
     info = b"rallypoint round store" + _counted(run_id.encode()) + _counted(stamp)
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 
 
 def register_key(token: bytes, run_id: str) -> bytes:
-    """Return the key that authenticates the versions of a job's register."""
+    """Return the key that authenticates each version of the record of who leads a job."""
     info = b"rallypoint register" + _counted(run_id.encode())
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 
 
 class ProofContext(Struct, frozen=True):
-    """The facts that both proofs cover. Nonces and server id have fixed lengths."""
+    """The facts of a handshake that the proofs of both sides cover.
+
+    Nonces and server id have fixed lengths.
+    """
 
     version: int
     run_id: str
@@ -101,9 +121,9 @@ class ProofContext(Struct, frozen=True):
     server_nonce: bytes
     server_id: bytes
     offered: Versions
-    """The client's versions in the hello, as this side has sent or received it."""
+    """The versions that the client speaks, as its hello names them."""
     spoken: Versions
-    """The server's versions."""
+    """The versions that the server speaks."""
 
     def client_proof(self, token: bytes) -> bytes:
         return self._proof(token, _CLIENT_LABEL)
@@ -112,7 +132,7 @@ class ProofContext(Struct, frozen=True):
         return self._proof(token, _SERVER_LABEL)
 
     def keys(self, token: bytes) -> SessionKeys:
-        """Return the keys of the following frames."""
+        """Return the keys for the frames after the handshake."""
         nonces = self.client_nonce, self.server_nonce
         return session_keys(token, *nonces, self.version, self.run_id, self._ranges)
 

@@ -18,14 +18,15 @@ from msgspec import Struct
 MARK = b"\n\x00rallypoint launch\x00\n"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 NOISE_BYTES = 64 * 1024
-"""The most bytes that a login shell may write before the mark."""
+"""The most bytes that a login shell may write before the mark that begins a host's messages."""
 _LENGTH = 4
 
 
 class Look(Struct, frozen=True, tag=True):
-    """The first message: where an agent is to run, and the script, which is looked for.
+    """The first message of `rallypoint launch` to a host.
 
-    Empty: it is no file.
+    It has the directory in which an agent is to run, and the script, which the host looks for.
+    `script` is empty if the command is no file, such as a module.
     """
 
     directory: str
@@ -33,16 +34,16 @@ class Look(Struct, frozen=True, tag=True):
 
 
 class Here(Struct, frozen=True, tag=True):
-    """Comes first from the host: which version of Rallypoint it has."""
+    """A host's first message to `rallypoint launch`: which version of Rallypoint it has."""
 
     version: str
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """The host has what the agent needs.
+    """A host's answer to `rallypoint launch` that an agent can run there.
 
-    `address` is its own, by which ssh has reached it, empty if that is not known; on `port` nothing
-    listens there.
+    `address` is the host's own address, by which ssh has reached it; empty if that is not known. No
+    process listened on `port` when it was chosen.
     """
 
     address: str
@@ -50,29 +51,39 @@ class Hello(Struct, frozen=True, tag=True):
 
 
 class AgentRefused(Struct, frozen=True, tag="Refused"):
-    """An agent can't run on the host, for this reason."""
+    """A host's answer to `rallypoint launch` that no agent can run there, for this reason.
+
+    It is also sent if the agent could not be started.
+    """
 
     why: str
 
 
 class Started(Struct, frozen=True, tag=True):
-    """The agent runs. With a `log` it writes there, and the host says no more."""
+    """A host's message to `rallypoint launch` that the agent has started.
+
+    A detached agent writes to the file `log`, and the host sends nothing more. Else `log` is empty.
+    """
 
     pid: int
     log: str = ""
 
 
 class AgentOutput(Struct, frozen=True, tag="Output"):
-    """A piece of the agent's and its workers' output on stdout (1) or stderr (2)."""
+    """A host's message to `rallypoint launch` with output of the agent or its workers.
+
+    The stream is stdout (1) or stderr (2).
+    """
 
     stream: int
     data: bytes
 
 
 class AgentEnded(Struct, frozen=True, tag="Ended"):
-    """The agent's exit code (minus the number of a signal), and its summary.
+    """A host's last message to `rallypoint launch`: the agent's exit code, and its summary.
 
-    The summary is empty if it has written none.
+    The code is minus the number of a signal that killed the agent. The summary is the content of
+    the agent's file; empty if it wrote none, or was killed.
     """
 
     code: int
@@ -80,7 +91,10 @@ class AgentEnded(Struct, frozen=True, tag="Ended"):
 
 
 class Start(Struct, frozen=True, tag=True):
-    """The command to run. `argv` are the words behind `rallypoint run`."""
+    """The order of `rallypoint launch` to a host to start the agent.
+
+    `argv` are the words behind `rallypoint run`.
+    """
 
     argv: tuple[str, ...]
     environ: dict[str, str]
@@ -88,11 +102,13 @@ class Start(Struct, frozen=True, tag=True):
     """The token of the job; empty: there is none."""
     node: str
     summary: str
-    """The path of the summary; empty: none is wanted."""
+    """The path of the summary file that the user wants, or with a slash at its end of the directory
+    for it; empty: the user wants none."""
     detached_as: str
-    """The run id, if the agent continues without this link; else empty."""
+    """The run id, if the agent is to continue without this link (`--detach`); else empty."""
     silence_s: float
-    """The time in seconds without a message after which the link is broken."""
+    """The time in seconds without a message of `rallypoint launch` after which the host takes the
+    link for broken."""
 
     def __repr__(self) -> str:
         """Return a text without the token and the environment."""
@@ -100,13 +116,13 @@ class Start(Struct, frozen=True, tag=True):
 
 
 class Deliver(Struct, frozen=True, tag=True):
-    """Send the agent this signal."""
+    """The order of `rallypoint launch` to a host to send the agent this signal."""
 
     signal: int
 
 
 class Beat(Struct, frozen=True, tag=True):
-    """A message without content, which shows that this side is connected."""
+    """The message without content by which `rallypoint launch` shows a host that it is there."""
 
 
 FromHost = Here | Hello | AgentRefused | Started | AgentOutput | AgentEnded
@@ -116,21 +132,27 @@ M = TypeVar("M")
 
 
 def frame(message: FromHost | ToHost) -> bytes:
-    """Encode one message."""
+    """Encode one message between `rallypoint launch` and a host as a frame."""
     payload = _encoder.encode(message)
     return len(payload).to_bytes(_LENGTH, "big") + payload
 
 
 class LinkReader(Generic[M]):
-    """The parser of messages from received bytes."""
+    """The parser of the messages between `rallypoint launch` and a host, for one direction."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[M], mark: bytes) -> None:
-        """Make a parser; with a `mark`, everything before it is `noise`."""
+        """Make a parser.
+
+        With a `mark`, messages begin after it, and everything before it becomes `noise`.
+        """
         self._decoder, self._mark, self._held = decoder, mark, b""
         self.noise = b""
 
     def feed(self, data: bytes) -> list[M]:
-        """Return the messages that `data` completes. Raises ValueError for invalid data."""
+        """Return the messages that `data` completes.
+
+        Raises ValueError for invalid data, or too much before the mark.
+        """
         self._held += data
         if self._mark:
             before, mark, behind = self._held.partition(self._mark)
@@ -155,15 +177,15 @@ class LinkReader(Generic[M]):
 
     @property
     def rest(self) -> bytes:
-        """The received bytes that are not a message, perhaps from another program."""
+        """The received bytes while the mark has not come, perhaps another program's; else empty."""
         return self._held if self._mark else b""
 
 
 def reader_of_host() -> LinkReader[FromHost]:
-    """Return the parser of a host's messages."""
+    """Return the parser that `rallypoint launch` uses for the messages of a host."""
     return LinkReader(msgspec.msgpack.Decoder(FromHost), MARK)
 
 
 def reader_of_launcher() -> LinkReader[ToHost]:
-    """Return the parser of the launcher's messages."""
+    """Return the parser that a host uses for the messages of `rallypoint launch`."""
     return LinkReader(msgspec.msgpack.Decoder(ToHost), b"")

@@ -18,7 +18,10 @@ PREAMBLE_BYTES = max(len(SESSION_MAGIC), len(ENROLMENT_MAGIC), len(STORE_MAGIC))
 
 
 class Preamble(Enum):
-    """The kind of peer."""
+    """The kinds of peers, by the first bytes of their connections.
+
+    STORE is a TCPStore client, or a node that enrols with the round store.
+    """
 
     SESSION = auto()
     STORE = auto()
@@ -27,7 +30,10 @@ class Preamble(Enum):
 
 
 def classify(first_bytes: bytes) -> Preamble:
-    """Return the kind of peer from its first bytes; UNDECIDED: more are needed (at most 5)."""
+    """Return the kind of a peer from the first bytes of its connection.
+
+    UNDECIDED: more bytes are needed; 5 are enough.
+    """
     if first_bytes.startswith(SESSION_MAGIC):
         return Preamble.SESSION
     if first_bytes.startswith((STORE_MAGIC, ENROLMENT_MAGIC)):
@@ -39,7 +45,7 @@ def classify(first_bytes: bytes) -> Preamble:
 
 
 def describe_foreign(first_bytes: bytes) -> str:
-    """Return the most likely kind of a foreign peer, for a message."""
+    """Return a clause that says what a peer seems to be by its first bytes, for a message."""
     requests = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")
     if first_bytes.startswith((b"HTTP/", b"<!DOCTYPE", b"<html", *requests)):
         return "it looks like HTTP"

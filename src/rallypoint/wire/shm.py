@@ -37,15 +37,18 @@ class ShmRequest(IntEnum):
 
     NONE = at.NONE
     DRAIN = at.DRAIN
-    """A node, this one or another, is about to leave."""
+    """A node, this one or another, is about to leave the job."""
     GROWTH = at.GROWTH
-    """More nodes wait to take part."""
+    """More nodes wait to take part, in a new round."""
     SAVE = at.SAVE
     """A person wants a checkpoint. The round continues."""
 
 
 class WorkerSlot(NamedTuple):
-    """The values in one worker's slot, which are untrusted."""
+    """The values in one worker's slot of the shared memory.
+
+    The worker's code may have written anything there.
+    """
 
     owner: int
     listens: bool
@@ -54,28 +57,34 @@ class WorkerSlot(NamedTuple):
     stacks: int
     holds: bool
     reported: Reported
-    """The progress that the worker has reported."""
+    """The progress that the worker itself has reported."""
     printed: Reported
-    """The progress that the relay has read in its output."""
+    """The progress that the relay has read in the worker's output."""
     takes_wishes: bool = False
-    """Whether the worker also saves a checkpoint when a person asks."""
+    """Whether the worker has ever looked for a person's request for a checkpoint."""
     phase: str = ""
-    """The name of its phase; empty: none."""
+    """The name of the worker's phase, such as `evaluation`; empty: it is in none."""
     phase_at_ns: int = 0
-    """When one of its phases last began or ended, in nanoseconds; below 1: none has."""
+    """When one of the worker's phases last began or ended, in nanoseconds on CLOCK_MONOTONIC; below
+    1: none has."""
 
 
 class Reported(NamedTuple):
-    """A worker's progress from one source. None: not reported."""
+    """The progress of one worker from one source, as numbers.
+
+    None: the source did not report this number.
+    """
 
     step: int
     at_ns: int
-    """When the step last changed, in nanoseconds; below 1: there is no progress."""
+    """When the step was last reported, or in the output last changed, in nanoseconds on
+    CLOCK_MONOTONIC; below 1: there is no progress."""
     total: int | None
     loss: float | None
     tokens: int | None
     changes: int
-    """The number of changes of the step, counted by the relay."""
+    """The number of times that the step in the output changed, as the relay counts; 0 for a
+    worker's own reports."""
 
 
 NOTHING_REPORTED = Reported(0, 0, None, None, None, 0)
@@ -83,23 +92,29 @@ EMPTY_SLOT = WorkerSlot(0, False, 0, 0, 0, False, NOTHING_REPORTED, NOTHING_REPO
 
 
 def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:
-    """Return the content for an active round without a request, and workers without reports."""
+    """Return the first content of a round's shared memory: no request, no reports of workers."""
     header = _HEADER.pack(at.MAGIC, at.VERSION, workers, 1, 0, 0, 0, agent_pid)
     return header + bytes(at.shm_bytes(workers) - len(header))
 
 
 def pack_word(value: int) -> bytes:
-    """Return one word. Raises struct.error for a value that does not fit."""
+    """Return the bytes of one word of shared memory.
+
+    Raises struct.error if the value does not fit.
+    """
     return _WORD.pack(value)
 
 
 def pack_request(number: int, kind: ShmRequest) -> int:
-    """Return the request as a word. Numbers count from 1; a withdrawn request keeps its number."""
+    """Return a request for a checkpoint as one word.
+
+    Numbers count from 1. A withdrawn request keeps its number, with the kind NONE.
+    """
     return number << at.KIND_BITS | kind
 
 
 def parse_slots(shm: bytes, workers: int) -> Sequence[WorkerSlot]:
-    """Return the values of each worker; empty slots where the file was cut off."""
+    """Return the slot of each worker, by local rank; empty slots where the file was cut off."""
     whole = shm.ljust(at.shm_bytes(workers), b"\0")
     return [_slot(whole, local_rank) for local_rank in range(workers)]
 
@@ -137,7 +152,10 @@ def _reported(words: Sequence[int]) -> Reported:
 
 
 def pack_printed(reported: Reported) -> bytes:
-    """Return the words of the relay, from `OUTPUT_STEP` on. Numbers that do not fit are limited."""
+    """Return the bytes of the words that the relay writes, from `OUTPUT_STEP` on.
+
+    Step, total and tokens are limited to what fits into a word.
+    """
     loss = _DOUBLE.pack(-0.0 if reported.loss == 0 else reported.loss or 0.0)
     return b"".join(
         (
@@ -152,26 +170,27 @@ def pack_printed(reported: Reported) -> bytes:
 
 
 def limited(number: int) -> int:
-    """Return the number, limited to what fits into a word."""
+    """Return the number, limited to what fits into a word of shared memory."""
     return max(min(number, at.MAX_WORD), -at.MAX_WORD)
 
 
 MAX_LINE_BYTES = 4096
-"""PIPE_BUF: a longer line might be torn by another writer's."""
+"""The most bytes of a line that a writer may write to the pipe at once (PIPE_BUF): a longer one
+might be torn apart by another writer's line."""
 
 
 class LineSplitter:
-    """Splits the data of a pipe into lines.
+    """The parser of lines from the bytes of a pipe with several writers.
 
-    Of a line that is too long only the end may be returned, so that the lines of other writers are
-    kept.
+    It keeps at most 4096 bytes of an unfinished line. Of a longer one only the end may be returned.
+    Lines after it are not lost.
     """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now, without their ends."""
+        """Add bytes from the pipe; return the lines that are complete now, without their ends."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""
         return lines

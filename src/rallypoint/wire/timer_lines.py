@@ -18,7 +18,10 @@ RELEASE = -1
 
 
 class TimerLine(NamedTuple):
-    """One request. `expires_at` is in seconds since the epoch; negative: released."""
+    """One request of a worker's process to set or to release a timer.
+
+    `expires_at` is in seconds since the epoch; negative: the timer is released.
+    """
 
     pid: int
     scope: str
@@ -31,14 +34,14 @@ class TimerLine(NamedTuple):
 def format_timer_line(
     pid: int, scope: str, expires_at: float, signal: int, length_s: float | None = None
 ) -> str:
-    """Return the request as JSON, without the end of the line."""
+    """Return the request for a timer as JSON, without the end of the line."""
     fields = {"pid": pid, "scope_id": scope, "expiration_time": expires_at, "signal": signal}
     told = {} if length_s is None else {"after_s": length_s}
     return json.dumps({"version": VERSION} | fields | told)
 
 
 def parse_timer_line(line: bytes) -> TimerLine | None:
-    """Return the request, or None for anything else."""
+    """Return the request for a timer in this line, or None for anything else."""
     try:
         said = read_object(line)
     except UnreadableJsonError:

@@ -27,14 +27,14 @@ from rallypoint.errors import VersionMismatchError
 NEWER_MAX = 127
 _NEWER_SHIFT = 1
 WITH_RANGES = 4
-"""The version since which the proofs and keys cover the versions of both sides."""
+"""The protocol version since which the proofs and keys cover the versions of both sides."""
 _MARK = Layout(">6sBB")
 _MARK_MAGIC = b"\0spoke"
 _MARKED_MAX = 255
 
 
 class Versions(Struct, frozen=True):
-    """A range of versions, from `oldest` to `newest`."""
+    """A range of versions of the session protocol, from `oldest` to `newest`."""
 
     oldest: int
     newest: int
@@ -44,23 +44,35 @@ class Versions(Struct, frozen=True):
         return versions_text(self.oldest, self.newest)
 
     def common(self, other: Versions) -> int:
-        """Return the newest common version. Raises VersionMismatchError if there is none."""
+        """Return the newest version in both ranges.
+
+        Raises VersionMismatchError if there is none.
+        """
         found = min(self.newest, other.newest)
         if found < max(self.oldest, other.oldest):
             raise VersionMismatchError(str(self), str(other))
         return found
 
     def in_flags(self, flags: int) -> int:
-        """Return the flags of a hello, with how many newer versions the client speaks."""
+        """Return the flags of a hello, with the number of versions above the oldest: 127 at most.
+
+        It stands above the bits of `flags`.
+        """
         return flags | min(self.newest - self.oldest, NEWER_MAX) << _NEWER_SHIFT
 
     @classmethod
     def of_hello(cls, oldest: int, flags: int) -> Versions:
-        """Return the versions of a client's hello."""
+        """Return the versions that a client's hello names.
+
+        `oldest` is the oldest one, and `flags` has the number of newer ones.
+        """
         return cls(oldest, oldest + (flags >> _NEWER_SHIFT))
 
     def marked(self, nonce: bytes) -> bytes:
-        """Return a nonce whose last bytes contain these versions."""
+        """Return the nonce with these versions in its last bytes.
+
+        It is unchanged if the newest version is below 4 or above 255.
+        """
         if self.newest < WITH_RANGES or self.newest > _MARKED_MAX:
             return nonce
         mark = _MARK.pack(_MARK_MAGIC, self.oldest, min(self.newest, self.oldest + NEWER_MAX))
@@ -68,12 +80,13 @@ class Versions(Struct, frozen=True):
 
     @classmethod
     def of_nonce(cls, nonce: bytes) -> Versions | None:
-        """Return the versions in a side's nonce; None: it has none."""
+        """Return the versions that a side's nonce names; None: it names none."""
         magic, oldest, newest = _MARK.unpack(nonce[-_MARK.size :])
         return cls(oldest, newest) if magic == _MARK_MAGIC and oldest <= newest else None
 
 
 SPOKEN = Versions(2, 4)
-"""The versions of this Rallypoint. 2 exists since version 0.1.0; 3 has questions of people about a
-job (`core/watch/questions.py`). In 4 the proofs and keys cover the versions of both sides, a drain
-is such a question, and a request can be repeated without being done twice."""
+"""The versions of the session protocol that this Rallypoint speaks. 2 exists since version 0.1.0; 3
+has questions of people about a job (`core/watch/questions.py`). In 4 the proofs and keys cover the
+versions of both sides, a drain is such a question, and a request can be repeated without being done
+twice."""
