@@ -74,13 +74,13 @@ class Claim(Struct, frozen=True, array_like=True):
     why: str = ""
     """The reason why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
     signal: int = 0
-    """The signal that told the node to drain."""
+    """The signal that told the node to drain (leave); 0: none did."""
     age_s: float = 0.0
-    """The seconds since it was told to drain, at the time of sending."""
+    """The seconds from when it was told to drain until this was sent."""
 
 
 class Join(Struct, frozen=True, array_like=True, tag=2):
-    """Ready for a round; no process of an earlier round lives on this node."""
+    """A node's report that it is ready for a round: no process of an earlier round lives on it."""
 
     seq: int
     candidate: Candidate
@@ -101,23 +101,26 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     host_name: str
     incarnation: str
     generation: int
-    """The number of this incarnation's connection; frames of older connections are dropped."""
+    """The number of this connection among those of the agent; frames of older ones are dropped."""
     settings: SharedSettings
     opened: int = 0
-    """The generation at which the session was opened, as this agent was told; 0: never."""
+    """The generation of the connection by which the coordinator opened the agent's present session;
+    0: none."""
     former_id: str = ""
-    """The id that the coordinator had generated before: kept unless another node has it now."""
+    """The node id that a coordinator gave this agent before, kept unless another node has it now.
+    It counts only if `node_id` is empty."""
     last_incarnation: int = 0
-    """The incarnation of the job when this agent was last attached; 0, as `last_epoch`: never."""
+    """The number of the job's life to which this agent was last attached; 0: it never was."""
     last_epoch: int = 0
-    """The epoch of the coordinator that this agent was last attached to."""
+    """The epoch (term) of the coordinator to which this agent was last attached; 0: it never
+    was."""
     death_commitment: bytes = b""
     """A hash; who knows its preimage may report this agent's death (`wire/death_notice.py`) from
     now on. Empty: nobody may."""
     claim: Claim = Claim()
     place: Place | None = None
-    """The node's place in the newest world, from which a coordinator that takes the job over learns
-    that world."""
+    """The node's place in the newest world. A coordinator that takes the job over learns that world
+    from these places."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
@@ -148,25 +151,25 @@ class Detailed(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Finishing(Struct, frozen=True, array_like=True, tag=5):
-    """The first worker of this node ended well."""
+    """A report that the first worker of this node ended well, while others still run."""
 
     stamp: Stamp
 
 
 class Succeeded(Struct, frozen=True, array_like=True, tag=6):
-    """All workers of this node ended well."""
+    """A report that all workers of this node ended well."""
 
     stamp: Stamp
 
 
 class Enrolled(Struct, frozen=True, array_like=True, tag=7):
-    """The round store was reached."""
+    """A report that this node has reached the round's key-value store, before the workers start."""
 
     stamp: Stamp
 
 
 class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
-    """The round store could not be reached."""
+    """A report that this node could not reach the round's key-value store; `text` says why."""
 
     stamp: Stamp
     text: str
@@ -186,7 +189,7 @@ class Drain(Struct, frozen=True, array_like=True, tag=9):
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag=10):
-    """A person has interrupted the job."""
+    """A report that a person has interrupted the job on this node."""
 
     why: str
     signal: int
@@ -200,16 +203,18 @@ class Leave(Struct, frozen=True, array_like=True, tag=11):
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
-    """The workers here have saved the requested checkpoint, or have none to save."""
+    """A node's answer to `CheckpointWanted`: its workers have saved a checkpoint, or will not."""
 
     stamp: Stamp
     number: int
     listens: bool
-    """Whether some of the workers noticed the request."""
+    """Whether any worker takes such requests. For nodes that want to join, or a person's request:
+    whether any worker has saved the checkpoint."""
     failed: bool = False
     """Whether a worker has failed, so that no other answer will follow."""
     drains: bool = False
-    """Whether the workers were asked because nodes leave, not because nodes want to join."""
+    """Whether the workers were asked because nodes leave or the job ends, not because nodes want to
+    join."""
     goes_on: bool = False
     """Whether a person has asked for the checkpoint, and the round continues."""
 
@@ -219,13 +224,14 @@ class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
 
     stamp: Stamp
     in_start: bool = False
-    """Whether no worker of the node has reported a step, which may be by design where others do."""
+    """Whether no worker of this node has reported a step, which may be by design if other nodes
+    report them."""
 
 
 class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
-    """The steps of this node's workers, and the stack of the one that is behind.
+    """The steps of this node's workers, and the stack of the one that is furthest behind.
 
-    See `hang.StepsFound`.
+    It answers `CollectStacks`.
     """
 
     stamp: Stamp
@@ -259,7 +265,7 @@ class Proved(Struct, frozen=True, array_like=True, tag=16):
     stamp: Stamp
     number: int
     unfit: str = ""
-    """Why the machine can't start workers, one sentence, so that the node leaves; empty: it can."""
+    """Why the machine can't start workers, one sentence; the node leaves then. Empty: it can."""
     lacking: Lacking | None = None
     unreached: str = ""
     """Why the round's store was not reached, one sentence; empty: it was."""
@@ -292,7 +298,7 @@ class Numbered(Struct, frozen=True, array_like=True, tag=20):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
-    """A sign of life."""
+    """A sign of life of a node, answered by `HeartbeatAck`."""
 
     number: int
     promise: Promise | None = None
@@ -301,7 +307,8 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     progress: NodeProgress | None = None
     """The progress of the node's workers; None: unchanged on this connection."""
     rounds: tuple[ReportedRound, ...] = ()
-    """The last rounds, once on each connection to a coordinator that has not led all of them."""
+    """The node's newest rounds. Sent once on each connection to a coordinator that has not led all
+    of them."""
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
@@ -324,9 +331,9 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
 
 
 class AgentDied(Struct, frozen=True, array_like=True, tag=23):
-    """Instead of `Attach`: the guard of an agent tells that it died, and its workers with it.
+    """The report of an agent's guard that the agent died, and its workers with it. Not answered.
 
-    Not answered.
+    Sent instead of `Attach`, on a connection of its own.
     """
 
     incarnation: str
@@ -335,89 +342,97 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     out_of_memory: bool = False
     """Whether the kernel has just killed a process of its container for memory."""
     place: DeadPlace | None = None
-    """The place of that agent in the newest world that it knew. A coordinator that has taken over
-    the job, and to which the agent never attached, does not wait for it."""
+    """The dead agent's place in the newest world that it knew. A coordinator that has taken over
+    the job, and to which the agent never attached, does not wait for it then."""
 
 
 ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied | Ask | Collected
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=1):
-    """The session is open. The epoch says which coordinator speaks on this connection."""
+    """The answer to `Attach`: the session is open. The epoch tells which coordinator speaks."""
 
     node_id: str
     incarnation: int
     epoch: int
     resumed: bool
-    """False: the coordinator knows nothing of an earlier round here, so none may run."""
+    """Whether the coordinator continues an earlier session of this agent. False: it knows nothing
+    of an earlier round here, so workers of none may run."""
     is_replaceable: bool = False
     """Whether another coordinator can take over from this one."""
     beat_s: float = 0.0
-    """The seconds between two heartbeats of this node, if more than in its settings (see
-    `liveness.Pace`). Sent again when the job has grown."""
+    """The seconds between two heartbeats of this node; its own setting counts where that is longer
+    (see `liveness.Pace`). Sent again when the job has grown."""
     spread_s: float = 0.0
     """The longest random wait, in seconds, of a node that finds the connection closed before it
     connects again."""
     told: Position | None = None
-    """The position of the job's record; None: there is no register."""
+    """The position of the job's record (which record is the newest); None: no register holds a
+    record."""
     settings_known: int = SETTINGS_UNCOUNTED
     """The number of shared settings that this coordinator knows, in their order."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):
-    """The session can't be, and the command line is to blame: one sentence for a person."""
+    """The coordinator refuses the session; `text` says why, one sentence for a person.
+
+    As a rule the node's command line is to blame.
+    """
 
     text: str
     is_fault: bool = False
-    """The coordinator is to blame instead: it could not handle what this node said."""
+    """Whether the coordinator is to blame instead: it could not handle what this node said."""
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=3):
-    """All reports up to this number have been applied. For a candidate: this heartbeat arrived."""
+    """The acknowledgement of all reports up to this number, which need not be sent again.
+
+    To a candidate, which is no node of the job: this heartbeat arrived.
+    """
 
     number: int
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the job's record, as in `Attached.told`."""
 
 
 class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
-    """The heartbeat arrived; and where the job is."""
+    """The answer to a heartbeat, with the job's present round and status."""
 
     number: int
     stamp: Stamp
     status: JobStatus
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the job's record, as in `Attached.told`."""
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):
-    """The part of a node in a new world."""
+    """An order to a node: take part in a new round, with these ranks and addresses."""
 
     stamp: Stamp
     assignment: Assignment
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the job's record, as in `Attached.told`."""
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
-    """Every node of the round has enrolled; start the workers."""
+    """An order to start the workers: every node of the round has reached the round's store."""
 
     stamp: Stamp
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the job's record, as in `Attached.told`."""
 
 
 class StopNow(Struct, frozen=True, array_like=True, tag=7):
-    """The round ended: stop its workers and join again."""
+    """An order to a node: the round has ended, so stop its workers and join again."""
 
     stamp: Stamp
     reason: EndReason
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the job's record, as in `Attached.told`."""
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):
-    """The job has ended in this way: stop, read the verdict, leave."""
+    """An order to a node: the job has ended with this verdict, so stop the workers and leave."""
 
     stamp: Stamp
     verdict: Verdict
@@ -426,7 +441,7 @@ class Ended(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Expelled(Struct, frozen=True, array_like=True, tag=9):
-    """The node was removed from the job. `final`: it must not return."""
+    """An order to a node that was removed from the job. `final`: it must not return."""
 
     stamp: Stamp
     why: str
@@ -434,38 +449,41 @@ class Expelled(Struct, frozen=True, array_like=True, tag=9):
 
 
 class CheckpointWanted(Struct, frozen=True, array_like=True, tag=10):
-    """The round is about to end: have the workers save a checkpoint, and answer."""
+    """An order to have the workers save a checkpoint, and to answer.
+
+    `kind` says what follows: the round ends or, for `REQUEST` (a person asked), it continues.
+    """
 
     stamp: Stamp
     number: int
     kind: EndKind
     reason: str
     left_s: float | None
-    """The remaining seconds; None: there is no deadline."""
+    """The seconds that remain for the checkpoint; None: there is no deadline."""
 
 
 class CheckpointNotWanted(Struct, frozen=True, array_like=True, tag=11):
-    """The requested checkpoint is no longer needed."""
+    """An order that withdraws the request for a checkpoint with this number."""
 
     stamp: Stamp
     number: int
 
 
 class LeaveNow(Struct, frozen=True, array_like=True, tag=12):
-    """The job is ready for this node to leave, as the node has announced."""
+    """An order to a node that has announced that it leaves: stop the workers and leave now."""
 
     stamp: Stamp
 
 
 class DrainWanted(Struct, frozen=True, array_like=True, tag=13):
-    """A person wants this node to leave, as if it had got a signal."""
+    """An order to leave, because a person wants this node to, as if the node had got a signal."""
 
     stamp: Stamp
     why: str
 
 
 class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
-    """Report the progress and the stacks of the workers, by `StacksCollected`."""
+    """An order to report the workers' progress and the slowest one's stack (`StacksCollected`)."""
 
     stamp: Stamp
     number: int
@@ -489,7 +507,7 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
-    """The state of a node that a person wants to leave; `done` marks the last message.
+    """The answer to a person who wants a node to leave; `done` marks the last such message.
 
     It is a value of an `Answer`; after `DrainNode` it is a message.
     """
@@ -499,9 +517,10 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     found: bool = True
     """False: there is no such node, and `text` names those that there are."""
     gone: str = ""
-    """Why the node is gone, if this coordinator or an earlier one has known it."""
+    """Why the node is gone, if this coordinator or an earlier one has known it; else empty."""
     ends_job: bool = False
-    """Whether the job would end, so that nothing is done yet: the answer to `Ask.asks`."""
+    """Whether the job would end with the node, so that nothing is done before the person agrees.
+    Only an answer to a question with `Ask.asks`."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):
@@ -511,7 +530,7 @@ class HandsOver(Struct, frozen=True, array_like=True, tag=16):
 
 
 WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
-"""The requests to a node's workers, and their withdrawals."""
+"""The requests to a node about its workers, and their withdrawals."""
 Order = (
     Assigned
     | StartNow
@@ -527,21 +546,22 @@ Order = (
 Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
 """The messages with the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
-"""The questions of people about workers, apart from the job's machine."""
+"""The messages that pass a person's question about workers on to a node. The job's machine takes no
+part."""
 ToAgent = (
     Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver | Answer | Collecting
 )
 
 
 class FromNode(Struct, frozen=True):
-    """A report of this node, for the job's machine."""
+    """A report and the node that sent it: the input of the job's machine."""
 
     ref: NodeRef
     message: Report
 
 
 class ToNode(Struct, frozen=True):
-    """An order of the job's machine to this node."""
+    """An order of the job's machine and the node to which it goes."""
 
     ref: NodeRef
     message: Order

@@ -17,7 +17,7 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class NodeRef(Struct, frozen=True, array_like=True):
-    """One life of one node: `incarnation` is random for each agent process."""
+    """One agent process of a node: `incarnation` is random, and differs for each process."""
 
     node_id: str
     incarnation: str
@@ -49,8 +49,9 @@ class Candidate(Struct, frozen=True, array_like=True):
     """Free ports of this node for programs of its workers in the next round: one for a coordinator,
     if this node is rank 0, and then one for each worker. Empty: none is needed."""
     enrols: bool = True
-    """False: the store is a rendezvous handler's, with which no node can enrol. Only nodes of one
-    version meet by a handler."""
+    """Whether other nodes can enrol with (reach and report to) this node's round store. They can't
+    if a rendezvous handler provides it; only nodes of one version of Rallypoint meet by a
+    handler."""
 
 
 class Lacking(Struct, frozen=True, array_like=True):
@@ -74,7 +75,7 @@ class WorldEntry(Struct, frozen=True, array_like=True):
 
 
 def world_entry(ref: NodeRef, candidate: Candidate) -> WorldEntry:
-    """Return the entry of a node with this candidate."""
+    """Return the entry of a world's list for this node."""
     own = candidate.machine
     return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
 
@@ -107,8 +108,8 @@ class EndReason(Struct, frozen=True, array_like=True):
     text: str
     node_id: str = ""
     age_s: float | None = None
-    """The seconds between the worker's end, or the lost node's last message, and the end of the
-    round; None: there was no fault."""
+    """The seconds between the fault that ended the round and the end: from the worker's end, or the
+    lost node's last message. None: there was no fault, or the time is not known."""
 
 
 class NodeLoss(Struct, frozen=True, array_like=True):
@@ -144,8 +145,7 @@ class Verdict(Struct, frozen=True, array_like=True):
     signal: int = 0
     """The signal that ended the job, for CANCELLED and PREEMPTED."""
     ended_s_ago: float | None = None
-    """The seconds since the end, for a node that joins after it, and for which nothing was
-    started."""
+    """The seconds since the job's end, for a node that joins after it; None: for any other node."""
     no_progress: str = ""
     """The repeated failure, such as `the same failure 3 times at step 120`, that ended the job
     (`--max-no-progress`); the outcome is FAILED then."""
@@ -156,7 +156,7 @@ class Ending(Struct, frozen=True):
 
     outcome: Outcome
     reason: str = ""
-    """The explanation of an end that no worker caused."""
+    """The reason, one sentence for a person."""
     cause: Cause | None = None
     round: int = 0
     has_left: bool = False
@@ -167,7 +167,7 @@ class Ending(Struct, frozen=True):
 
 
 class Stamp(Struct, frozen=True, array_like=True):
-    """The name of a round: which life of the job, and its number in it (behaviour F1)."""
+    """The identity of a round: the number of the job's life, and the round's number in it (F1)."""
 
     incarnation: int
     round: int
@@ -214,15 +214,15 @@ class Epoch(Struct, frozen=True, array_like=True):
 
     number: int
     nonce: int
-    """Random: tells two coordinators apart that have claimed the same number."""
+    """A random number that tells two coordinators apart that have claimed the same `number`."""
 
     def as_int(self) -> int:
-        """Return the number of the epoch in messages: a later epoch is a larger number."""
+        """Return the epoch as one integer, as messages carry it: a later epoch is a larger one."""
         return self.number << NONCE_BITS | self.nonce
 
 
 def epoch_number(epoch: int) -> int:
-    """Return the number of an epoch that a message carries."""
+    """Return `Epoch.number` of an epoch that a message carries as one integer (`Epoch.as_int`)."""
     return epoch >> NONCE_BITS
 
 
@@ -246,7 +246,8 @@ class Assignment(Struct, frozen=True, array_like=True):
     why: str
     """Why there is a new round: the end of the one before it, or the first."""
     enrol: bool
-    """Several nodes: enrol with the round store, report it, and wait for the start."""
+    """Whether the node must enrol with (reach and report to) the round store, and wait for
+    `StartNow`. Only in a round of several nodes."""
     after: EndKind | None = None
     """The kind of end of the round before; None: this is the first, or it was not told."""
     coordinator_port: int = 0
@@ -257,7 +258,7 @@ class Assignment(Struct, frozen=True, array_like=True):
 
 
 class JobStatus(Struct, frozen=True, array_like=True):
-    """The status for a person who waits: constant size."""
+    """The job's status in the answer to a heartbeat, for a person who waits. Of constant size."""
 
     phase: str
     round: int
@@ -269,10 +270,10 @@ class JobStatus(Struct, frozen=True, array_like=True):
     world_workers: int
     restarts_used: int
     held_back: str = ""
-    """How long the node that asks triggers no round, and why (behaviour R3).
-
-    Also of a node that has yet to prove that it can start workers."""
+    """Why no round ends or begins for the node that gets this status, and for how long (behaviour
+    R3). Empty: it is trusted."""
     waits_for: str = ""
-    """The node id or rank of another agent that the node that asks waits for (behaviour R4)."""
+    """What the node that gets this status waits for, in words: a node id or a rank that another
+    agent holds (behaviour R4). Empty: nothing."""
     awaits: str = ""
     """The nodes that a coordinator waits for during a takeover, how long and why; empty: none."""

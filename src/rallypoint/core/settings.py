@@ -29,24 +29,28 @@ some more."""
 MIN_SECONDS = 0.001
 """The shortest time other than 0, in seconds: a shorter lease only keeps the coordinator busy."""
 MAX_SECONDS = 1e9
-"""30 years: more means no end. Every clock and timer here can take it."""
+"""The longest time of a setting, in seconds: about 30 years. Every clock and timer here can take
+it."""
 MAX_WAIT_S = 86_400.0
-"""A day: how long one node may have the others wait for its workers to stop."""
+"""The longest time in seconds, a day, for which one node may have the others wait for its workers
+to stop."""
 HOLD_S = 10.0
-"""How long a leader may act after it has written its job's record, in seconds."""
+"""How long a leader may act after it has written its job's record, in seconds, unless `hold` is
+given."""
 HOLD_MIN_S, HOLD_MAX_S = 2, 300
 MAX_EXIT_CODES = 255
 """The longest list of exit codes: all but 0."""
 ENGINE_NAMES = ("file", "etcd", "kubernetes")
 """The names of the built-in engines of registers; `register/engines.py` has a row for each."""
 FOR_DIRECTORIES = "file"
-"""The default engine for a directory, and for records in a shared home."""
+"""The engine (kind of register) for an endpoint that is a directory, and for records in a shared
+home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 """The options for a job that any node may lead."""
 BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends whose endpoint determines the node that hosts the job."""
 ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
-"""The launchers and frameworks whose variables workers can get besides torch's."""
+"""The launchers and frameworks whose variables workers can get."""
 MAX_TOLD_WORKERS, MAX_TOLD_BYTES = 4096, 120_000
 """The most workers whose addresses are passed to each other, and the most bytes of these addresses:
 they become one variable, and the kernel's limit is 128 KiB."""
@@ -78,11 +82,14 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     min_nodes: int = 1
     max_nodes: int = 1
     static: bool = False
-    """Group ranks are given by `node_rank`, and the round store shares the endpoint's port."""
+    """Whether group ranks are given by `node_rank`, and the round store shares the endpoint's
+    port."""
     max_restarts: int = 0
-    """The number of worker failures that are restarted. Membership changes never count."""
+    """The number of worker failures after which the workers are restarted. Changes of the nodes
+    never count."""
     restart_window_s: float = 0.0
-    """0: the budget is for the job's whole life; else it is for any so many seconds."""
+    """The seconds for which a restart counts towards `max_restarts`; 0: for the job's whole
+    life."""
     restart_backoff_s: float = 0.0
     """The pause before the first restart, doubled for each further one, at most 60 s."""
     no_restart_exit_codes: tuple[int, ...] = ()
@@ -97,7 +104,7 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     join_timeout_s: float = 600.0
     """How long a forming round may lack nodes before the job ends."""
     last_call_s: float = 30.0
-    """How long the first round waits for more than the minimum."""
+    """How long a first round waits for more nodes than the minimum, in seconds."""
     join_settle_s: float = 10.0
     """The time without a new node after which late nodes are admitted."""
     join_settle_max_s: float = 60.0
@@ -112,7 +119,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     limit. It has to be longer than the longest step, with its checkpoint and its evaluation. Equal
     on all nodes, because a rank that hangs stops all others."""
     reset_grace_s: float = 5.0
-    """How long a node may take to return whose connection broke in any other way."""
+    """How long a node may take to return when its connection broke, rather than that the node
+    closed it."""
     stop_patience_s: float = 60.0
     """The extra wait when many nodes are slow to stop at once; 0: none."""
     world_multiple_of: int = 1
@@ -167,7 +175,8 @@ class Setting(Struct, frozen=True):
     """The default in words, where the default of the field does not show it."""
     short: str = ""
     twin: str = ""
-    """The value may also come from the environment, as `PET_<NAME>` or `RALLYPOINT_<NAME>`."""
+    """The prefix of an environment variable that may also give the value: `PET` or `RALLYPOINT`,
+    for `PET_<NAME>` or `RALLYPOINT_<NAME>`. Empty: there is none."""
     least: float = 0
     most: float = MAX_SECONDS
     """The largest valid number."""
@@ -580,9 +589,9 @@ def is_torchrun(row: Setting) -> bool:
 
 
 def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
-    """Return the parameters of the library's handlers by name.
+    """Return the parameters of the library's rendezvous handlers, by name.
 
-    Those of a coordinator, or those that all have.
+    `without_coordinator`: only those of all handlers, not those of handlers with a coordinator.
     """
     return {
         row.name: row

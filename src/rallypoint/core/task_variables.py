@@ -56,14 +56,14 @@ _OF_MPIRUN, _MPIRUN_BEGIN = _split(OF_MPIRUN)
 
 
 def describes_task(variable: str) -> bool:
-    """Return True for a variable of the table."""
+    """Return whether this variable tells a process which task of a scheduler or an MPI it is."""
     if variable.startswith(_PARAMETERS):
         return variable in _OF_MPIRUN or variable.startswith(_MPIRUN_BEGIN)
     return variable in _NAMES or variable.startswith(_BEGIN)
 
 
 def inherited(environ: Mapping[str, str], keep: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment that workers inherit from their agent.
+    """Return the environment of an agent without variables that describe its task, for its workers.
 
     `keep` has names that stay nevertheless, or shell patterns of names.
     """
