@@ -273,7 +273,7 @@ class JobStatus(Struct, frozen=True, array_like=True):
     """Why no round ends or begins for the node that gets this status, and for how long (behaviour
     R3). Empty: it is trusted."""
     waits_for: str = ""
-    """What the node that gets this status waits for, in words: a node id or a rank that another
-    agent holds (behaviour R4). Empty: nothing."""
+    """The thing that the node that gets this status waits for, in words: a node id or a rank that
+    another agent holds (behaviour R4). Empty: it waits for none."""
     awaits: str = ""
     """The nodes that a coordinator waits for during a takeover, how long and why; empty: none."""

@@ -24,7 +24,7 @@ FINER = {
 
 
 class Afterwards(Enum):
-    """What a scheduler, or an agent that comes later, does after a job has ended."""
+    """The thing to do after a job has ended, for a scheduler or an agent that comes later."""
 
     NOTHING = "an agent that comes later starts nothing"
     NOT_AGAIN = "the same again would end the same"

@@ -68,7 +68,7 @@ class Identity(Struct, frozen=True):
 
 
 class SessionRules(Struct, frozen=True):
-    """What differs between the sessions of agents: limits, and what a node does that may lead."""
+    """The rules for the session of one agent, by what its node does in the job."""
 
     reconnect_timeout_s: float | None = None
     """How long to look for a lost coordinator, in seconds; None: the default of `Search`."""
@@ -123,13 +123,13 @@ class Acknowledged(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """This node gets no session: the coordinator refuses it, or is too old for its settings."""
+    """The node gets no session: the coordinator refuses it, or is too old for its settings."""
 
     error: RallypointError
 
 
 class Held(Struct, frozen=True):
-    """This node's lease has been renewed; `until` is its end, in seconds on the agent's clock."""
+    """The node's lease has been renewed; `until` is its end, in seconds on the agent's clock."""
 
     until: float
 
@@ -189,7 +189,7 @@ class Outbox:
         return not self._unacknowledged
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
-        """Number a report and keep it, to be sent now or when there is a connection; return it.
+        """Keep a report under the next number; return it to be sent, if there is a connection.
 
         A join ends the validity of earlier reports, except that of a drain.
         """

@@ -32,7 +32,7 @@ OWN_SIGNAL_S = 2.0
 
 
 class Received(Enum):
-    """Which of a node's worker processes a signal has reached already."""
+    """The processes of a node's workers that a signal has reached already."""
 
     NOBODY = "nobody"
     WORKERS = "workers"

@@ -51,7 +51,10 @@ def _keep_freed_memory() -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of descriptors to the hard limit, and return it."""
+    """Raise this process's limit of open descriptors as far as allowed, and return the new limit.
+
+    That is the hard limit, at most about a million; a higher limit or a refused change stays.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _DESCRIPTORS_CAP if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_CAP)
     if soft == resource.RLIM_INFINITY:
@@ -66,7 +69,7 @@ def raise_descriptor_limit() -> int:
 
 
 def of_open_files(*, whose: str) -> str:
-    """Return the hint about the hard limit of open files, for a limit of connections."""
+    """Return the hint to raise the hard limit of open files; `whose` says where."""
     return f"raise the hard limit of open files (ulimit -Hn) {whose}"
 
 
@@ -82,7 +85,7 @@ def serve_round(
     say: Say,
     max_bytes: int | None = None,
 ) -> None:
-    """Serve until killed, or until the agent's end of `channel` is closed.
+    """Serve the store of one round until killed, or until the agent's end of `channel` is closed.
 
     `max_bytes` limits the keys and values of the workers; None: there is no limit.
 
