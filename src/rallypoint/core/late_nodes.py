@@ -34,9 +34,9 @@ def are_wanted(state: RoundState) -> bool:
 def may_be_admitted(state: RoundState) -> bool:
     """Return whether to end the active round now, so that the next one admits late nodes.
 
-    Late nodes must be wanted (`are_wanted`). Besides, a place must be vacant, or they make the job
-    full, or the wait for further arrivals must be over. With `world_multiple_of`, the world must
-    grow too.
+    Late nodes must be wanted (`are_wanted`). Besides, the world must have been larger before, or
+    they make the job full, or the wait for further arrivals must be over. With `world_multiple_of`,
+    the world must grow too.
     """
     if not are_wanted(state):
         return False
@@ -116,7 +116,7 @@ def free_places(state: RoundState) -> int:
 
 
 def _would_grow(state: RoundState) -> bool:
-    """Return whether a world with the waiting and standby nodes would have more nodes. O(N)."""
+    """Return whether the world would grow by the nodes that wait or stand by. O(N)."""
     settings, here = state.settings, (MemberState.RUNNING, MemberState.WAITING)
     workers = Counter(
         member.candidate.workers

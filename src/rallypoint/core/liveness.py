@@ -187,7 +187,7 @@ class Liveness:
                 self._ended[member] = now
 
     def job_ended(self) -> None:
-        """Lengthen the graces for broken connections to the lease, because the job has ended.
+        """Set the graces for broken connections to the lease, because the job has ended.
 
         No node waits for a place any more, and one that returns gets the verdict.
         """
@@ -226,7 +226,7 @@ class Liveness:
     def lagged(self, now: float, lag_s: float) -> Patience | None:
         """Give all members one more lease, because the caller did not run for `lag_s` seconds.
 
-        None, and no more time, if that was too short to make heartbeats late.
+        Returns None, and gives nothing, if that was too short to make heartbeats late.
         """
         if lag_s < min(self._lease_s / 2, self._grace_s):
             return None
@@ -235,9 +235,9 @@ class Liveness:
         return Patience(f"the coordinator itself did not run for {lag_s:.1f} s")
 
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
-        """Return, and forget, the members that are lost now. All may get one more lease.
+        """Return the members that are lost now, and `Patience` if all get one more lease.
 
-        Call again at `next_check`.
+        The lost ones are forgotten. Call again at `next_check`.
         """
         gone = [Lost(member, self._why(member), self._heard[member]) for member in self._gone]
         for item in gone:

@@ -66,7 +66,7 @@ class Doing(Enum):
 
 
 class Claim(Struct, frozen=True, array_like=True):
-    """The state of an attaching agent: the coordinator compares it with its own."""
+    """The state of an attaching agent's node, which the coordinator compares with what it knows."""
 
     doing: Doing = Doing.IDLE
     stamp: Stamp | None = None
@@ -125,11 +125,12 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
     told: Position | None = None
-    """The newest position of the job's record that a leader has told this agent; None: none has."""
+    """The newest position of the job's record in its register that a leader has told this agent;
+    None: none has."""
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
-    """Workers failed, the first of them first; the node is stopping the others."""
+    """A report that workers failed, in the order in which that was noted; the others stop."""
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]
@@ -140,7 +141,7 @@ class Failed(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):
-    """The failures again, with messages and last lines.
+    """The failures of an earlier `Failed` again, with messages and the last lines of output.
 
     Sent before the next `Join`; and before that, once, while other workers of the node have not
     stopped yet.
@@ -176,7 +177,7 @@ class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Drain(Struct, frozen=True, array_like=True, tag=9):
-    """The node was told to leave. Its workers continue until a checkpoint is saved."""
+    """A report that the node was told to leave. Its workers go on until a checkpoint is saved."""
 
     why: str
     signal: int
@@ -196,7 +197,7 @@ class Cancel(Struct, frozen=True, array_like=True, tag=10):
 
 
 class Leave(Struct, frozen=True, array_like=True, tag=11):
-    """The node leaves for good.
+    """A report that the node leaves for good.
 
     No process of the job runs here, and a verdict that was given has been read.
     """
@@ -220,7 +221,7 @@ class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
-    """A worker of the node has reported no progress for `--hang-timeout`."""
+    """A report that a worker of the node has shown no progress for too long (`--hang-timeout`)."""
 
     stamp: Stamp
     in_start: bool = False
@@ -246,7 +247,7 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
 
 
 class HelperDied(Struct, frozen=True, array_like=True, tag=15):
-    """A process of this agent that the round's workers need has died.
+    """A report that a process of this agent that the round's workers need has died.
 
     It is the round store, or the relay of output; later failures of workers are a consequence.
     """
@@ -320,7 +321,7 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
     node_id: str
     why: str
     release: str = ""
-    """The version of the command, as `Ask.release`."""
+    """The version of Rallypoint of the command; empty: older than this field."""
     asks: bool = False
     """Whether to ask the person first if the job ends with the node (`DrainAnswer.ends_job`)."""
 
@@ -340,7 +341,7 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     generation: int
     secret: bytes
     out_of_memory: bool = False
-    """Whether the kernel has just killed a process of its container for memory."""
+    """Whether the kernel has just killed a process of the agent's container for lack of memory."""
     place: DeadPlace | None = None
     """The dead agent's place in the newest world that it knew. A coordinator that has taken over
     the job, and to which the agent never attached, does not wait for it then."""
@@ -367,8 +368,7 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     """The longest random wait, in seconds, of a node that finds the connection closed before it
     connects again."""
     told: Position | None = None
-    """The position of the job's record (which record is the newest); None: no register holds a
-    record."""
+    """The position of the newest record of the job in its register; None: there is no register."""
     settings_known: int = SETTINGS_UNCOUNTED
     """The number of shared settings that this coordinator knows, in their order."""
 
@@ -392,7 +392,7 @@ class Ack(Struct, frozen=True, array_like=True, tag=3):
 
     number: int
     told: Position | None = None
-    """The position of the job's record, as in `Attached.told`."""
+    """The position of the newest record of the job in its register; None: there is no register."""
 
 
 class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
@@ -402,7 +402,7 @@ class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
     stamp: Stamp
     status: JobStatus
     told: Position | None = None
-    """The position of the job's record, as in `Attached.told`."""
+    """The position of the newest record of the job in its register; None: there is no register."""
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):
@@ -411,7 +411,7 @@ class Assigned(Struct, frozen=True, array_like=True, tag=5):
     stamp: Stamp
     assignment: Assignment
     told: Position | None = None
-    """The position of the job's record, as in `Attached.told`."""
+    """The position of the newest record of the job in its register; None: there is no register."""
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
@@ -419,7 +419,7 @@ class StartNow(Struct, frozen=True, array_like=True, tag=6):
 
     stamp: Stamp
     told: Position | None = None
-    """The position of the job's record, as in `Attached.told`."""
+    """The position of the newest record of the job in its register; None: there is no register."""
 
 
 class StopNow(Struct, frozen=True, array_like=True, tag=7):
@@ -428,7 +428,7 @@ class StopNow(Struct, frozen=True, array_like=True, tag=7):
     stamp: Stamp
     reason: EndReason
     told: Position | None = None
-    """The position of the job's record, as in `Attached.told`."""
+    """The position of the newest record of the job in its register; None: there is no register."""
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):

@@ -143,7 +143,7 @@ class Verdict(Struct, frozen=True, array_like=True):
     max_restarts: int = 0
     cause: Cause | None = None
     signal: int = 0
-    """The signal that ended the job, for CANCELLED and PREEMPTED."""
+    """The signal that ended the job or, if its time was over, that its workers get; 0: none."""
     ended_s_ago: float | None = None
     """The seconds since the job's end, for a node that joins after it; None: for any other node."""
     no_progress: str = ""
@@ -181,7 +181,7 @@ class DeadPlace(Struct, frozen=True, array_like=True):
     node_id: str = ""
     """The node's id there, for display; empty: not known."""
     out_of_memory: bool = False
-    """Whether the kernel has just killed a process of its container for memory."""
+    """Whether the kernel has just killed a process of the agent's container for lack of memory."""
 
 
 class Promise(Struct, frozen=True, array_like=True):
@@ -208,8 +208,8 @@ EPOCHS_MAX = 2**22 - 1
 class Epoch(Struct, frozen=True, array_like=True):
     """One coordinator's term as the leader of a job.
 
-    `number` grows by one with each takeover, and is 0 for a coordinator that no other one can take
-    over from.
+    `number` grows with each takeover, and is 0 for a coordinator that no other one can take over
+    from.
     """
 
     number: int

@@ -20,7 +20,8 @@ FINER = {
     ALREADY_SUCCEEDED: "0: nothing was started, because the job had succeeded before",
     NO_PROGRESS: "1: see --max-no-progress",
 }
-"""The parts of a class for which `--exit-code` can set a separate code."""
+"""The parts of a class of exit codes that `--exit-code` can give a code of their own, each with the
+usual code and the case."""
 
 
 class Afterwards(Enum):

@@ -26,7 +26,7 @@ class Participant(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, str]:
-        """The properties of a node that another one needs in order to replace it."""
+        """The number of workers and the role: a node with the same is preferred as a successor."""
         return self.candidate.workers, self.candidate.role
 
 

@@ -273,8 +273,9 @@ def charge(
 def describe(decision: Restart, cause: str) -> str:
     """Return the sentence about a restart.
 
-    `restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`; without a cause that
-    is known already. `restart 3 of 9 in 2 s: the same failure 3 times at step 120`.
+    For example `restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`. With an
+    empty `cause`, which is known already: `restart 3 of 9 in 2 s: the same failure 3 times at step
+    120`.
     """
     pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
     why = "; ".join(filter(None, (cause, decision.repeats)))

@@ -31,7 +31,8 @@ ROUNDS_SHOWN = 3
 ROUNDS_REPORTED = 3
 """The most rounds in a node's report to a coordinator that has taken over: the newest ones."""
 PHASES = ("rendezvous", "spawn", "first_output", "first_progress", "stop")
-"""The phases that a node measures itself, in the order of messages. See `core/node/timeline.py`."""
+"""The phases that a node measures itself, in the order of `ReportedRound.phases`. See
+`core/node/timeline.py`."""
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):

@@ -34,7 +34,7 @@ class RoundPhase(Enum):
 
 
 class MemberState(Enum):
-    """The state of a member's node; see the essay of `round.py`."""
+    """The state of a member: what runs on its node, and whether it takes part. See `round.py`."""
 
     JOINED = "joined"
     RUNNING = "running"
@@ -99,13 +99,14 @@ class RoundState(Struct, array_like=True):
     lossy_rounds: list[int] = field(default_factory=list)
     """The rounds of the last hour that have lost participants, however many each."""
     fitness: Fitness = field(default_factory=Fitness)
-    """The machines that are held back, and the reasons."""
+    """The knowledge about the job's machines: which are held back, and why."""
     bad_routes: dict[str, BadRoute] = field(default_factory=dict)
     """The bad routes by the id of the node that could not reach the store of rank 0."""
     passed_over: list[str] = field(default_factory=list)
     """The ids of nodes that become rank 0 last, because others did not reach their store."""
     started_world: frozenset[str] = frozenset()
-    """The incarnations of the last world whose nodes all reached the store of rank 0."""
+    """The agents (incarnations) of the newest world in which all nodes reached the store of rank
+    0."""
     departed: dict[str, int] = field(default_factory=dict)
     """The sequence number of the last join of each agent that is gone; it and lower ones are
     void."""
@@ -186,7 +187,8 @@ def _count(state: RoundState, member: RoundMember, number: int) -> None:
 
 
 STOP_SLACK_S = 2.0
-"""The slack in seconds after a node's own grace, after which it counts as not stopping."""
+"""How long after the nodes' own grace one that has not stopped counts as not stopping, in
+seconds."""
 PATIENCE = "patience"
 """The id of the timer for the longer wait when many nodes have not stopped in time."""
 

@@ -25,7 +25,8 @@ class DialOutcome(Enum):
 
     NONE = "no answer"
     REFUSED = "refused"
-    """The host of the coordinator answers, but with another program."""
+    """The coordinator's host answers, but not as this job's coordinator: it refuses the connection,
+    or another server answers."""
 
 
 class Search(Struct):

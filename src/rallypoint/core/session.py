@@ -71,7 +71,8 @@ class SessionRules(Struct, frozen=True):
     """The rules for the session of one agent, by what its node does in the job."""
 
     reconnect_timeout_s: float | None = None
-    """How long to look for a lost coordinator, in seconds; None: the default of `Search`."""
+    """How long to look for a lost coordinator, in seconds; None: the usual time (see
+    `search.py`)."""
     has_fence: bool = True
     """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf
@@ -176,7 +177,8 @@ class Outbox:
         self._unacknowledged: deque[tuple[m.Numbered, float]] = deque()
         """The unacknowledged reports, each with the time when it was made."""
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
-        """The lasting reports by their kinds, each with the time when it was made."""
+        """The newest reports that stay valid after their acknowledgement, by kind, with the times
+        of making."""
         self._joined: m.Join | None = None
         self.placed_in: Stamp | None = None
         """The round of `place`; None: there is no place."""
@@ -483,7 +485,7 @@ class AgentEnd:
 
     @property
     def spread_s(self) -> float:
-        """The longest random wait in seconds before the next connection.
+        """The longest random wait in seconds before the next connection; 0: none is wanted.
 
         It applies if this node did not end the last connection.
         """

@@ -296,7 +296,7 @@ class Sessions:
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
         """End the session whose message caused an unexpected exception in the coordinator.
 
-        The agent comes back as a newcomer; after the second time it is expelled for good.
+        The agent comes back as a newcomer; the second time it is expelled for good.
         """
         session = self._by_connection.get(connection)
         if session is None:

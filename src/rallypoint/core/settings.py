@@ -61,8 +61,8 @@ UNNAMED_RUN_ID = "none"
 class OnJoin(Enum):
     """The effect of late nodes on a running round.
 
-    RESTART grows it, HOLD waits until it ends anyway, AT_CHECKPOINT asks the workers for a
-    checkpoint and grows it when they have saved one.
+    RESTART ends it for a larger one, HOLD waits until it ends anyway. AT_CHECKPOINT first asks the
+    workers for a checkpoint, and ends the round when they have saved one.
     """
 
     RESTART = "restart"
@@ -157,7 +157,7 @@ Differences = tuple[tuple[str, object, object], ...]
 
 
 class Setting(Struct, frozen=True):
-    """One row: an option, a key of `--rdzv-conf`, or a further setting that nodes compare."""
+    """A row of the table of settings: an option, a key of `--rdzv-conf`, or one with neither."""
 
     flag: str
     """`--name`; of a key of `--rdzv-conf` that has no flag, `name`; empty: a person gives none."""
@@ -189,9 +189,9 @@ class Setting(Struct, frozen=True):
     reach a launch through `LaunchConfig.rdzv_configs`. `call`: launches, specs or logs; a
     field of its own, as `LaunchConfig.max_restarts`."""
     follows: str = ""
-    """The field from which this one gets its default."""
+    """The field of `SharedSettings` from whose value this one gets its default."""
     words: str = ""
-    """The way to give it, if that is not a single flag."""
+    """How a user gives the setting, for messages, if that is not by a single flag."""
     repeatable: bool = False
     required: bool = False
     implied: str = ""
@@ -214,22 +214,22 @@ class Setting(Struct, frozen=True):
 
     @property
     def section(self) -> str:
-        """The part of `AgentConfig` that it fills."""
+        """The part of `AgentConfig` that the setting fills; empty: it fills none."""
         return self.target.partition(".")[0]
 
     @property
     def field(self) -> str:
-        """The field of that part that it fills."""
+        """The field of that part of `AgentConfig` that the setting fills; empty: it fills none."""
         return self.target.partition(".")[2]
 
     @property
     def env_name(self) -> str:
-        """The variable that sets it if the command line does not; empty: there is none."""
+        """The environment variable that sets it if the command line does not; empty: none."""
         return f"{self.twin}_{self.name.upper()}" if self.twin else ""
 
     @property
     def spelled(self) -> str:
-        """The way to give it, for messages."""
+        """How a user gives the setting, for messages: its flag, key, or words."""
         flag = self.flag if self.flag.startswith("--") else f"--rdzv-conf {self.flag}"
         return self.words or (flag if self.flag else self.field)
 

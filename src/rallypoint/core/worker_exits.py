@@ -42,7 +42,7 @@ class WorkerExit(Struct, frozen=True, array_like=True):
     message: str = ""
     """The exception, or the meaning of the signal."""
     detail: str = ""
-    """The worker's traceback, or the last lines of its stderr."""
+    """The worker's traceback, the last lines of its stderr, or its stacks if it hung."""
     log_file: str = ""
     tells_of_lost_peer: bool = False
     """Whether the exception merely says that another worker went away."""

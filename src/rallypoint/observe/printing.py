@@ -25,8 +25,7 @@ import msgspec
 from rallypoint.errors import InfrastructureError
 
 LINE_MAX = 4096
-"""The longest printed line in characters; longer ones are cut. Texts from nodes are shorter: an
-error's message has 2048 bytes."""
+"""The longest printed line in characters; a longer one is cut."""
 REPORT_MAX = 64 * 1024
 """The most characters that are printed at once: a traceback has at most 8192 bytes, and an
 escaped one fits too."""

@@ -138,9 +138,10 @@ class AccessGate:
         return self._policy.enrolment_key
 
     def arrive(self, connection: int, peer: Peer, now_s: float) -> tuple[Admission, Refusal | None]:
-        """Decide about a new connection, which has an unused number, and why if it is refused.
+        """Decide about a new connection; return the reason, too, if it is refused.
 
-        If too many are held, an older one is to be refused, by the next `expire`.
+        `connection` is a number never used before. If too many are held, the next `expire` drops an
+        older one.
         """
         if self._is_allowed(peer):
             return Admission.ALLOWED, None
@@ -187,7 +188,10 @@ class AccessGate:
         return dropped
 
     def next_deadline_s(self) -> float | None:
-        """Return when to call `expire`, on the clock of `now_s`; 0: at once; None: not yet."""
+        """Return when to call `expire`, on the clock of `now_s`; None while nobody is held.
+
+        0 means at once.
+        """
         return 0.0 if self._crowded_out else self._places.next_overdue_at()
 
     def _forget(self, connection: int) -> Peer:

@@ -242,7 +242,7 @@ class _Stranger(asyncio.BufferedProtocol):
 
 
 class BufferedConnection(StoreServerConnection, asyncio.BufferedProtocol):
-    """A client's connection for a loop that would allocate a large buffer for every read."""
+    """A client's connection that reads into a shared buffer: asyncio makes one for each read."""
 
     __slots__ = ()
 

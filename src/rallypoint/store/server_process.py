@@ -21,12 +21,10 @@ _KEPT_BYTES = 4 << 20
 
 
 def new_event_loop(*, fast: bool = True) -> asyncio.AbstractEventLoop:
-    """Return a new loop; `fast=False` never takes uvloop's.
+    """Return a new event loop: uvloop's if it is installed and `fast`, else asyncio's own.
 
-    The extra `rallypoint[fast]` installs it.
-
-    Only for processes that do nothing but serve: importing uvloop takes 35 ms, and up to 8 MiB of
-    freed memory are kept from then on.
+    The extra `rallypoint[fast]` installs it. Only for processes that do nothing but serve:
+    importing uvloop takes 35 ms, and up to 8 MiB of freed memory are kept from then on.
     """
     _keep_freed_memory()
     if fast:
