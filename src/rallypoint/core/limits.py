@@ -39,7 +39,7 @@ from rallypoint.errors import MessageError
 
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
 MAX_UNIX_TIME = 253_370_764_800.0
-"""The last valid date, in seconds since 1970: the year 9999."""
+"""The last valid time, in seconds since 1970: the beginning of the year 9999."""
 MAX_PORT = 65535
 MAX_NAME_BYTES = 255
 """The longest run id, node id, role or other name, in bytes: some become parts of file names."""
@@ -172,7 +172,7 @@ def check(said: Struct, *, sentence: int = MAX_SAID) -> None:
 
 
 def fit(said: _S, *, sentence: int = MAX_SAID) -> _S:
-    """Return a node's report about its workers, with numbers, texts and tuples cut to their limits.
+    """Return a node's report about its workers, with numbers, texts and tuples within their limits.
 
     Names, hosts and bytes are unchanged.
     """

@@ -40,7 +40,8 @@ LEASE_SLACK_S = 0.5
 """How long after its lease a silent member is lost, in seconds. By then its agent has ended the
 workers."""
 RESET_SHARE = 1 / 3
-"""A share of the lease: the default of the reset grace. Time for some tries to reconnect."""
+"""A share of the lease: the default of `reset_grace_s`, which leaves time for some tries to
+reconnect."""
 MASS_MIN = 2
 MASS_SHARE = 0.05
 DIED = "its agent died, and its workers with it"
@@ -118,7 +119,7 @@ class Liveness:
     def __init__(
         self, lease_s: float, reconnect_grace_s: float, reset_grace_s: float | None = None
     ) -> None:
-        """Make an empty table. Without `reset_grace_s` it equals `reconnect_grace_s`."""
+        """Make an empty table. A `reset_grace_s` that is not given equals `reconnect_grace_s`."""
         self._lease_s = lease_s
         self._grace_s = reconnect_grace_s
         self._reset_grace_s = reconnect_grace_s if reset_grace_s is None else reset_grace_s
@@ -127,8 +128,8 @@ class Liveness:
         self._reset: OrderedDict[str, float] = OrderedDict()
         self._dead: set[str] = set()
         self._gone: dict[str, None] = {}
-        """The members without a connection whose guard has reported their death, in the order of
-        that."""
+        """The members without a connection whose guard has reported their death, the first one
+        first."""
         self._overdue: set[str] = set()
         self._wanted: OrderedDict[str, float] = OrderedDict()
         """The silent members whose id or rank another agent waits for, with the start of the
@@ -170,7 +171,7 @@ class Liveness:
             (self._reset if reset else self._ended)[member] = now
 
     def has_memory(self, member: str, yes: bool) -> None:
-        """Note whether a member's container has memory left."""
+        """Note whether a member's container has memory to spare, or (False) nearly none left."""
         (self._short.discard if yes else self._short.add)(member)
 
     def died(self, member: str, now: float, *, out_of_memory: bool = False) -> None:
@@ -205,7 +206,7 @@ class Liveness:
         self._wanted.pop(member, None)
 
     def last_heard_at(self, member: str, now: float) -> float:
-        """Return the time of a member's last sign of life; `now` for a stranger."""
+        """Return the time of a member's last sign of life; `now` for one that is unknown."""
         return self._heard.get(member, now)
 
     def is_dead(self, member: str) -> bool:
@@ -388,9 +389,8 @@ class Lease:
     def vouch(self, now: float, vouched_at: float) -> float:
         """Count the lease from the last answered message or `vouched_at`; return its end.
 
-        The earlier time counts, but the lease never gets shorter.
-
-        A node that leads the job itself calls this when `vouched_at` has advanced.
+        The earlier time counts, but the lease never gets shorter. For a node that leads the job
+        itself, whose `vouched_at` advances without heartbeats.
         """
         counted_at = min(self._answered_at, vouched_at)
         self._held_until = max(self._held_until or 0.0, counted_at + self._lease_s)

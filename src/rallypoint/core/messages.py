@@ -313,9 +313,10 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
-    """Ask a node to leave; sent by older commands, which lack `Subject.DRAIN`.
+    """A person's wish that a node leaves, in versions 2 and 3 of the session protocol.
 
-    Sent instead of `Attach`, in the session protocol 2 or 3. Answered by `DrainAnswer`s.
+    Newer versions have `Ask` with `Subject.DRAIN`. Sent instead of `Attach`, and answered by
+    `DrainAnswer`s.
     """
 
     node_id: str

@@ -41,8 +41,8 @@ class Candidate(Struct, frozen=True, array_like=True):
     stop_grace_s: float = 5.0
     """The seconds that its workers may take to stop when a round ends."""
     machine: str = ""
-    """The name of the node's machine, the same for every agent there until the machine boots;
-    empty: the node id stands for it."""
+    """The name of the node's machine, the same for every agent there, as a rule until the machine
+    boots; empty: the node id stands for it."""
     proves: bool = False
     """Whether this node's agent answers `Prove`; an older agent is assumed to be fit."""
     ports: tuple[int, ...] = ()
@@ -129,7 +129,7 @@ class Cause(Struct, frozen=True, array_like=True):
     failure: WorkerExit | None = None
     loss: NodeLoss | None = None
     collateral: int = 0
-    """The number of other failures that followed from it."""
+    """The number of other failures and lost nodes of the round, which count as consequences."""
 
 
 class Verdict(Struct, frozen=True, array_like=True):
@@ -188,14 +188,14 @@ class Promise(Struct, frozen=True, array_like=True):
     """The promise of a node not to claim the job for half a lease (`takeover/consent.py`)."""
 
     answered: int
-    """The last heartbeat of this node that was acknowledged, from which the time counts. 0: there
-    was none, so nothing is promised yet."""
+    """The number of this node's last heartbeat that was acknowledged, from which the time counts.
+    0: there was none, so nothing is promised yet."""
     stamp: Stamp
     rank: int
     """The node's group rank in that round, which makes it an heir."""
     candidate: int = 0
-    """The number of a process that is not a node of the job but can lead it (a candidate). Its
-    heartbeat is the first one on its connection, and has no round."""
+    """The number of a process that is not a node of the job but can lead it (a candidate); 0: it is
+    a node. The heartbeat of a candidate is the first one on its connection, and has no round."""
     offers: tuple[str, ...] = ()
     """The addresses at which this process would lead the job. Set if the job's record does not
     change, and this process could write the record now."""

@@ -284,7 +284,7 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
 
 
 def _count_breakdown(state: RoundState, node_id: str) -> list[Effect]:
-    """Count the death of a helper process on this node as a loss of its machine, once."""
+    """Count the death of a helper process on this node as a loss of its machine, once a round."""
     member = state.members.get(node_id)
     machine = fitness.machine_of(member) if member else node_id
     name = f"{state.round} {machine}"

@@ -54,7 +54,7 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     """The time of the worker's end by its node's clock, in Unix seconds; 0: it is not a worker, or
     not known."""
     collateral: int = 0
-    """The number of other failures that followed from it."""
+    """The number of other failures and lost nodes of the round, which count as consequences."""
 
 
 def first_cause(cause: Cause | None) -> FirstCause | None:
@@ -81,7 +81,7 @@ def first_cause(cause: Cause | None) -> FirstCause | None:
 
 
 class Slowest(Struct, frozen=True):
-    """The node that took longest for a phase of a round, and the length."""
+    """The node that took longest for a phase of a round, and the seconds that it took."""
 
     node: str
     seconds: float

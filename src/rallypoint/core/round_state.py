@@ -21,7 +21,7 @@ from rallypoint.core.ranks import fitting
 from rallypoint.core.settings import OnJoin
 
 DEPARTED_MAX = 4096
-"""The most gone incarnations that are remembered, to ignore their late joins."""
+"""The most agents that are gone but remembered, in order to ignore their late joins."""
 
 
 class RoundPhase(Enum):

@@ -369,7 +369,7 @@ class Sessions:
         return [] if session is None else self._lose(session, why, last_heard_at, now)
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """Return the timers of the job in seconds; each is answered by `apply(TimerEnded(...))`."""
+        """Return the job's timers with their lengths in seconds. `apply` gets those that end."""
         if self._recovery is not None:
             return self._recovery.timers_wanted()
         return jobs.timers_wanted(self.job)

@@ -71,8 +71,8 @@ class OnJoin(Enum):
 
 
 SETTINGS_UNCOUNTED = 24
-"""The number of settings that a coordinator of an older version knows, which does not send this
-number."""
+"""The number of settings that a coordinator knows that does not say how many, as its version is
+older."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):
@@ -181,7 +181,7 @@ class Setting(Struct, frozen=True):
     most: float = MAX_SECONDS
     """The largest valid number."""
     above_zero: bool = False
-    """Whether a user can't give 0, which means never, or all; for seconds only."""
+    """Whether a user can't give 0, which as a default means never, or all. Only for seconds."""
     key: Literal["", "tcp", "any", "call"] = ""
     """The calls that take it as a parameter.
 
@@ -601,7 +601,7 @@ def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
 
 
 def out_of_range(row: Setting, value: float) -> str:
-    """Return the range that the number violates; empty: it is in range."""
+    """Return the valid range if the number is outside, as `must be 1 to 4096`; else empty."""
     if row.least <= value <= row.most:
         return ""
     unit = " seconds" if row.kind == "seconds" and row.least else ""

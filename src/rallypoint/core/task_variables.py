@@ -39,9 +39,9 @@ TASK_VARIABLES: dict[str, tuple[str, ...]] = {
 }
 """The variables by the scheduler that sets them: names, or with a `*` the beginnings of names."""
 PARAMETERS = ("OMPI_MCA_*", "PMIX_MCA_*")
-"""The parameters of an MPI, mostly set by users: they stay, though `OMPI_*` is removed."""
+"""The parameters of an MPI, mostly set by users: workers keep them, though `OMPI_*` is removed."""
 OF_MPIRUN = ("OMPI_MCA_orte_*", "OMPI_MCA_ess*", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir")
-"""The parameters that mpirun sets for a task; they are removed."""
+"""The parameters that mpirun sets for a task; workers do not get them."""
 
 
 def _split(patterns: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
