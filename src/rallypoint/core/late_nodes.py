@@ -22,7 +22,11 @@ from rallypoint.core.settings import OnJoin
 
 
 def are_wanted(state: RoundState) -> bool:
-    """Return whether a node came during the active round and waits, and that may end for it."""
+    """Return whether late nodes wait, and the active round may end to admit them.
+
+    Late nodes came during that round. The settings must permit it, the round must be old enough,
+    and no worker may have finished.
+    """
     may = (
         state.phase is RoundPhase.ACTIVE
         and state.settings.on_join is not OnJoin.HOLD

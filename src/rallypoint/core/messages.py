@@ -359,7 +359,7 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     epoch: int
     resumed: bool
     """Whether the coordinator continues an earlier session of this agent. False: it knows nothing
-    of an earlier round here, so workers of none may run."""
+    of this agent, which must stop any workers that run."""
     is_replaceable: bool = False
     """Whether another coordinator can take over from this one."""
     beat_s: float = 0.0

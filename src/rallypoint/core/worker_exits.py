@@ -47,7 +47,7 @@ class WorkerExit(Struct, frozen=True, array_like=True):
     tells_of_lost_peer: bool = False
     """Whether the exception merely says that another worker went away."""
     reason: str = ""
-    """The reason why its own agent has ended it, or blames it for a hang; empty: it ended by
+    """The reason why its own agent has ended it, or why it is blamed for a hang; empty: it ended by
     itself."""
 
     @property

@@ -55,9 +55,11 @@ class WorkerSignals(Struct):
     """Whether the agent waits, because another signal may reach the witness (the guard) in a
     moment."""
     held_stop: int = 0
-    """The signal that ends the workers, held back; 0: none."""
+    """The signal that is to end the workers, held back while a scheduler may be sending it, too; 0:
+    none."""
     held_notice: int = 0
-    """The signal that asks the workers for a checkpoint, held back; 0: none."""
+    """The signal that asks the workers for a checkpoint, held back while a scheduler may be sending
+    it, too; 0: none."""
 
 
 def workers_started(signals: WorkerSignals) -> None:
