@@ -76,7 +76,7 @@ class Claim(Struct, frozen=True, array_like=True):
     signal: int = 0
     """The signal that told the node to drain (leave); 0: none did."""
     age_s: float = 0.0
-    """The seconds from when it was told to drain until this was sent."""
+    """The seconds from when the node was told to drain (leave) until this was sent."""
 
 
 class Join(Struct, frozen=True, array_like=True, tag=2):
@@ -152,13 +152,13 @@ class Detailed(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Finishing(Struct, frozen=True, array_like=True, tag=5):
-    """A report that the first worker of this node ended well, while others still run."""
+    """A report that the first worker of this node ended well, that is with exit code 0."""
 
     stamp: Stamp
 
 
 class Succeeded(Struct, frozen=True, array_like=True, tag=6):
-    """A report that all workers of this node ended well."""
+    """A report that all workers of this node ended well, that is with exit code 0."""
 
     stamp: Stamp
 
@@ -369,7 +369,7 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     """The longest random wait, in seconds, of a node that finds the connection closed before it
     connects again."""
     told: Position | None = None
-    """The position of the newest record of the job in its register; None: there is no register."""
+    """The position of the newest record of the job in its register; None: no record is known."""
     settings_known: int = SETTINGS_UNCOUNTED
     """The number of shared settings that this coordinator knows, in their order."""
 
@@ -393,7 +393,7 @@ class Ack(Struct, frozen=True, array_like=True, tag=3):
 
     number: int
     told: Position | None = None
-    """The position of the newest record of the job in its register; None: there is no register."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
@@ -403,7 +403,7 @@ class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
     stamp: Stamp
     status: JobStatus
     told: Position | None = None
-    """The position of the newest record of the job in its register; None: there is no register."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):
@@ -412,7 +412,7 @@ class Assigned(Struct, frozen=True, array_like=True, tag=5):
     stamp: Stamp
     assignment: Assignment
     told: Position | None = None
-    """The position of the newest record of the job in its register; None: there is no register."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
@@ -420,7 +420,7 @@ class StartNow(Struct, frozen=True, array_like=True, tag=6):
 
     stamp: Stamp
     told: Position | None = None
-    """The position of the newest record of the job in its register; None: there is no register."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class StopNow(Struct, frozen=True, array_like=True, tag=7):
@@ -429,7 +429,7 @@ class StopNow(Struct, frozen=True, array_like=True, tag=7):
     stamp: Stamp
     reason: EndReason
     told: Position | None = None
-    """The position of the newest record of the job in its register; None: there is no register."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):

@@ -38,7 +38,7 @@ class Session(Struct, eq=False):
     death_commitment: bytes = b""
     """A hash. A process that shows its preimage may report, once, that the agent has died."""
     false_notices: int = 0
-    """The number of notices of its death without a valid proof."""
+    """The number of notices of the agent's death that had no valid proof."""
     told_of: int = 0
     """The number of the job's nodes for which the agent was last told its pace of heartbeats."""
     drain_why: str | None = None

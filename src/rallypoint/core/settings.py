@@ -96,8 +96,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """The exit codes that end the job even if the budget is not used up."""
     lease_s: float = 15.0
     """How long a node may be silent before it is lost. A short lease detects a dead node sooner, a
-    long one does not expel a paused or overloaded node. A node that dies with its connection is
-    detected at once."""
+    long one does not expel a paused or overloaded node. A node whose connection ends is lost sooner
+    (`reconnect_grace_s`, `reset_grace_s`)."""
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 1.0
     """How long a node that closed its connection may take to return before it is lost."""
