@@ -54,7 +54,8 @@ def may_be_admitted(state: RoundState) -> bool:
 def seek_place(state: RoundState, member: RoundMember) -> None:
     """Let a standby node wait for a free place in the next round, if there is one.
 
-    If there is none, a trusted node takes the place of a waiting one that is not trusted.
+    If there is none, a node whose machine is trusted (no recent faults) takes the place of a
+    waiting one whose machine is not.
     """
     if free_places(state):
         _wait(state, member)
@@ -67,7 +68,10 @@ def seek_place(state: RoundState, member: RoundMember) -> None:
 
 
 def no_longer_waits(state: RoundState) -> None:
-    """Let one standby node wait for a place that has become free, a trusted one first. O(N)."""
+    """Let one standby node wait for a place that has become free. O(N).
+
+    It is the first one whose machine is trusted (no recent faults), else the first one.
+    """
     if not state.counts[MemberState.STANDBY] or not free_places(state):
         return
     spares = [m for m in state.members.values() if _is_spare(state, m)]
@@ -76,7 +80,7 @@ def no_longer_waits(state: RoundState) -> None:
 
 
 def machine_changed(state: RoundState, machine: str) -> None:
-    """Update each node on a machine that is now trusted more or less than before. O(N)."""
+    """Update each node on a machine that is held back now, or no longer, or trusted again. O(N)."""
     for member in list(state.members.values()):
         if machine_of(member) == machine:
             standing_changed(state, member)

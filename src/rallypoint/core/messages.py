@@ -110,7 +110,7 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     """The node id that a coordinator gave this agent before, kept unless another node has it now.
     It counts only if `node_id` is empty."""
     last_incarnation: int = 0
-    """The number of the job's life to which this agent was last attached; 0: it never was."""
+    """The number of the job's life (run) to which this agent was last attached; 0: it never was."""
     last_epoch: int = 0
     """The epoch (term) of the coordinator to which this agent was last attached; 0: it never
     was."""

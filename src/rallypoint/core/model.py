@@ -44,7 +44,8 @@ class Candidate(Struct, frozen=True, array_like=True):
     """The name of the node's machine, the same for every agent there, as a rule until the machine
     boots; empty: the node id stands for it."""
     proves: bool = False
-    """Whether this node's agent answers `Prove`; an older agent is assumed to be fit."""
+    """Whether this node's agent answers `Prove`; an older one is assumed to be able to start
+    workers."""
     ports: tuple[int, ...] = ()
     """Free ports of this node for programs of its workers in the next round: one for a coordinator,
     if this node is rank 0, and then one for each worker. Empty: none is needed."""
@@ -167,7 +168,7 @@ class Ending(Struct, frozen=True):
 
 
 class Stamp(Struct, frozen=True, array_like=True):
-    """The identity of a round: the number of the job's life, and the round's number in it (F1)."""
+    """The identity of a round: the number of the job's life (run), and its number in that (F1)."""
 
     incarnation: int
     round: int
@@ -192,7 +193,8 @@ class Promise(Struct, frozen=True, array_like=True):
     0: there was none, so nothing is promised yet."""
     stamp: Stamp
     rank: int
-    """The node's group rank in that round, which makes it an heir."""
+    """The node's group rank in that round; a low one makes it an heir, among the first to claim the
+    job."""
     candidate: int = 0
     """The number of a process that is not a node of the job but can lead it (a candidate); 0: it is
     a node. The heartbeat of a candidate is the first one on its connection, and has no round."""
@@ -271,7 +273,7 @@ class JobStatus(Struct, frozen=True, array_like=True):
     restarts_used: int
     held_back: str = ""
     """Why no round ends or begins for the node that gets this status, and for how long (behaviour
-    R3). Empty: it is trusted."""
+    R3). Empty: nothing holds it back."""
     waits_for: str = ""
     """The thing that the node that gets this status waits for, in words: a node id or a rank that
     another agent holds (behaviour R4). Empty: it waits for none."""

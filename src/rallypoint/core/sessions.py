@@ -94,7 +94,7 @@ class Sessions:
         """The incarnations of agents whose session has ended by an exception in the coordinator."""
         self._ended_at: float | None = None
         self._told_incarnation = job.incarnation
-        """The number of the job's life that the agents know."""
+        """The number of the job's life (run) that the agents know."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -108,7 +108,7 @@ class Sessions:
 
     @property
     def life(self) -> Life:
-        """The life of the job: its number, and how far it is."""
+        """The life (run) of the job: its number, if rounds were formed, and its verdict if any."""
         formed = bool(self.job.round.world or self.job.round.round or self._recovery)
         job = self.job
         return Life(job.incarnation, self.verdict, formed, earlier=job.earlier_numbers)
@@ -132,7 +132,7 @@ class Sessions:
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
-        """Give the job's life this number, and tell all agents.
+        """Give the job's life (run) this number, and tell all agents.
 
         Only while no worker of that life runs: workers get the number with their round.
         """
@@ -140,7 +140,7 @@ class Sessions:
         return self._tell_incarnation()
 
     def _tell_incarnation(self) -> list[HostEffect]:
-        """Tell all agents the number of the job's life if it has changed."""
+        """Tell all agents the number of the job's life (run) if it has changed."""
         found: list[HostEffect] = []
         if self._told_incarnation == self.job.incarnation:
             return found

@@ -41,7 +41,8 @@ HOLD_MIN_S, HOLD_MAX_S = 2, 300
 MAX_EXIT_CODES = 255
 """The longest list of exit codes: all but 0."""
 ENGINE_NAMES = ("file", "etcd", "kubernetes")
-"""The names of the built-in engines of registers; `register/engines.py` has a row for each."""
+"""The names of the built-in engines of registers, which store jobs' records; `register/engines.py`
+has a row for each."""
 FOR_DIRECTORIES = "file"
 """The engine (kind of register) for an endpoint that is a directory, and for records in a shared
 home."""

@@ -26,9 +26,9 @@ from enum import Enum
 from msgspec import Struct, field
 
 WITNESS_S = 0.2
-"""How much later than the agent the witness (the guard) may get a signal, in seconds."""
+"""How much later than the agent the witness (its guard process) may get a signal, in seconds."""
 OWN_SIGNAL_S = 2.0
-"""How much later than the witness (the guard) the agent may get a signal, in seconds."""
+"""How much later than the witness (its guard process) the agent may get a signal, in seconds."""
 
 
 class Received(Enum):
@@ -47,13 +47,14 @@ class WorkerSignals(Struct):
     by_agent: set[int] = field(default_factory=set)
     """The signals that have reached the agent."""
     by_witness: set[int] = field(default_factory=set)
-    """The signals that have lately reached the witness (the guard), but not the agent."""
+    """The signals that have lately reached the witness (the agent's guard process), but not the
+    agent."""
     by_both: set[int] = field(default_factory=set)
     notified: set[int] = field(default_factory=set)
     """The signals that the agent has sent as a request for a checkpoint."""
     is_waiting: bool = False
-    """Whether the agent waits, because another signal may reach the witness (the guard) in a
-    moment."""
+    """Whether the agent waits, because another signal may reach the witness (its guard process) in
+    a moment."""
     held_stop: int = 0
     """The signal that is to end the workers, held back while a scheduler may be sending it, too; 0:
     none."""
