@@ -44,7 +44,8 @@ class Row(Struct, frozen=True):
     this default code. None: the code is 128 plus the signal that ended the job."""
     then: Afterwards
     of_one: bool = False
-    """Whether it may be the end of a single node; if not, all nodes of the job report the same."""
+    """Whether the outcome may be that of a single node; if not, all nodes of the job report the
+    same."""
     planned: bool = False
     """Whether a person or a program wanted the job to end now."""
     stopped: bool = False

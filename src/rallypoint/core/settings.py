@@ -72,8 +72,8 @@ class OnJoin(Enum):
 
 
 SETTINGS_UNCOUNTED = 24
-"""The number of settings that a coordinator knows that does not say how many, as its version is
-older."""
+"""The number of settings that an older coordinator is taken to know, which does not say how
+many."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):

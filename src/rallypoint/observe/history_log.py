@@ -147,7 +147,10 @@ def _why_not_opened(path: str) -> str:
 
 
 def _check(path: str) -> None:
-    """Check that a history can be written there; make its directory. Raises UsageError."""
+    """Check that a history can be written to `path`, and make a missing directory that it names.
+
+    Raises UsageError.
+    """
     why = ""
     try:
         if path.endswith("/"):
