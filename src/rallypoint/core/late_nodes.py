@@ -22,7 +22,11 @@ from rallypoint.core.settings import OnJoin
 
 
 def are_wanted(state: RoundState) -> bool:
-    """Return whether a late node waits, and the active round may end for it."""
+    """Return whether late nodes wait, and the active round may end to admit them.
+
+    Late nodes came during that round. The settings must permit it, the round must be old enough,
+    and no worker may have finished.
+    """
     may = (
         state.phase is RoundPhase.ACTIVE
         and state.settings.on_join is not OnJoin.HOLD
@@ -32,7 +36,12 @@ def are_wanted(state: RoundState) -> bool:
 
 
 def may_be_admitted(state: RoundState) -> bool:
-    """Return whether a vacant place can be filled, or the job be full, or arrivals have settled."""
+    """Return whether to end the active round now, so that the next one admits late nodes.
+
+    Late nodes must be wanted (`are_wanted`). Besides, the world must have been larger before, or
+    they make the job full, or the wait for further arrivals must be over. With `world_multiple_of`,
+    the world must grow too.
+    """
     if not are_wanted(state):
         return False
     size, waiting = len(state.world), state.eager_waiting
@@ -43,7 +52,11 @@ def may_be_admitted(state: RoundState) -> bool:
 
 
 def seek_place(state: RoundState, member: RoundMember) -> None:
-    """Let a standby node wait for a place, if there is one for it."""
+    """Let a standby node wait for a free place in the next round, if there is one.
+
+    If there is none, a node whose machine is trusted (no recent faults) takes the place of a
+    waiting one whose machine is not.
+    """
     if free_places(state):
         _wait(state, member)
     elif is_trusted(state, member) and state.counts[MemberState.WAITING] > state.eager_waiting:
@@ -55,7 +68,10 @@ def seek_place(state: RoundState, member: RoundMember) -> None:
 
 
 def no_longer_waits(state: RoundState) -> None:
-    """Let the first standby node wait for a place that has become free. O(N)."""
+    """Let one standby node wait for a place that has become free. O(N).
+
+    It is the first one whose machine is trusted (no recent faults), else the first one.
+    """
     if not state.counts[MemberState.STANDBY] or not free_places(state):
         return
     spares = [m for m in state.members.values() if _is_spare(state, m)]
@@ -64,14 +80,14 @@ def no_longer_waits(state: RoundState) -> None:
 
 
 def machine_changed(state: RoundState, machine: str) -> None:
-    """Update the members on a machine whose standing has changed. O(N)."""
+    """Update each node on a machine that is held back now, or no longer, or trusted again. O(N)."""
     for member in list(state.members.values()):
         if machine_of(member) == machine:
             standing_changed(state, member)
 
 
 def standing_changed(state: RoundState, member: RoundMember) -> None:
-    """Update a member that may now take part, may no longer do so, or is trusted again."""
+    """Update a node's state after a change of whether it may take part in rounds, or is trusted."""
     may = may_take_part(state, member) or (state.is_short and not is_barred(state, member))
     match member.state:
         case MemberState.JOINED | MemberState.WAITING if not may:
@@ -93,19 +109,22 @@ def standing_changed(state: RoundState, member: RoundMember) -> None:
 
 
 def take_all(state: RoundState) -> None:
-    """Too few have come: those that are held back take part, too. O(N)."""
+    """Let held-back nodes take part, because too few others have joined. O(N).
+
+    Nodes that a person has excluded, or that can't reach rank 0's store, still stand by.
+    """
     state.is_short = True
     for member in list(state.members.values()):
         standing_changed(state, member)
 
 
 def free_places(state: RoundState) -> int:
-    """Return the number of places in the active world that are free and not waited for."""
+    """Return how many nodes the active world lacks to the job's maximum, less the waiting ones."""
     return state.settings.max_nodes - len(state.world) - state.counts[MemberState.WAITING]
 
 
 def _would_grow(state: RoundState) -> bool:
-    """Return whether the world would have more nodes with late and standby nodes. O(N)."""
+    """Return whether the world would grow by the nodes that wait or stand by. O(N)."""
     settings, here = state.settings, (MemberState.RUNNING, MemberState.WAITING)
     workers = Counter(
         member.candidate.workers
@@ -118,7 +137,7 @@ def _would_grow(state: RoundState) -> bool:
 def _is_spare(state: RoundState, member: RoundMember) -> bool:
     """Return whether the member stands by, and may take part.
 
-    A node that is held back has no place to wait for.
+    A node that is held back stands by, too, but may not take part.
     """
     return member.state is MemberState.STANDBY and may_take_part(state, member)
 

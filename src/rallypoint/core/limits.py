@@ -39,16 +39,16 @@ from rallypoint.errors import MessageError
 
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
 MAX_UNIX_TIME = 253_370_764_800.0
-"""The last valid date, in seconds since 1970: the year 9999."""
+"""The last valid time, in seconds since 1970: the beginning of the year 9999."""
 MAX_PORT = 65535
 MAX_NAME_BYTES = 255
-"""The longest run id, node id or role: names become parts of the names of files."""
+"""The longest run id, node id, role or other name, in bytes: some become parts of file names."""
 MAX_HOST_NAME_BYTES = 240
 """The longest host name in bytes; with an ordinal it becomes a node's id."""
 MAX_RELEASE_BYTES = 64
 """The longest version of Rallypoint, in bytes."""
 MAX_HOST = 253
-"""Characters of a name in the DNS; a label has at most 63."""
+"""The longest host name or address, in characters; each label of a DNS name has at most 63."""
 MAX_SAID = 2000
 """The longest sentence from a node, in characters."""
 MAX_SENTENCE = 16_000
@@ -61,16 +61,18 @@ MAX_DETAIL = 24_000
 MAX_PATH = 4096
 """The longest path in characters, the same as the kernel's."""
 MAX_STEP = 2**53
-"""The largest number of steps or tokens: more than any reader of JSON tells apart. A node says this
-of a worker that has reported a larger one."""
+"""The largest number of steps or tokens, 2**53: above it, readers of JSON can't tell all integers
+apart. A node reports this value for a worker that has reported a larger one."""
 MAX_FAILURES = 128
-"""The most failures in one report; those that are left out follow from these."""
+"""The most failures in one report; those that are left out follow from these. Also the most items
+of any collection that `ITEMS` does not list."""
 MAX_SIGNAL = 127
-"""The largest signal in a wait status. An agent that ends by one exits with 128 more, which is no
-success."""
+"""The largest signal number in a wait status. An agent that a signal ends exits with 128 plus the
+number: a larger one could look like a success."""
 MAX_SECRET_BYTES = 64
 BYTES = {"piece": PIECE_BYTES}
-"""The limits of bytes fields that may be longer than others."""
+"""The most bytes in a field of type `bytes`, by its name; any other has at most
+`MAX_SECRET_BYTES`."""
 ITEMS = {
     "no_restart_exit_codes": MAX_EXIT_CODES,
     "read": 2 * MAX_WORKERS_PER_NODE,
@@ -78,7 +80,8 @@ ITEMS = {
     "ports": MAX_WORKERS_PER_NODE + 1,
     "worker_addresses": MAX_TOLD_WORKERS,
 }
-"""The limits of collections; a collection that is not listed has `MAX_FAILURES`."""
+"""The most items in a collection, by the name of its field; any other has at most
+`MAX_FAILURES`."""
 
 RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "workers": (1, MAX_WORKERS_PER_NODE),
@@ -132,18 +135,19 @@ NAMES = {
     "host_name": MAX_HOST_NAME_BYTES,
     "release": MAX_RELEASE_BYTES,
 }
-"""Texts of printable characters: so many bytes at most."""
+"""The most bytes in a text that must be printable, by the name of its field."""
 _MAY_BE_EMPTY = frozenset({"node_id", "former_id", "topology", "machine", "address", "release"})
 _HOSTS = frozenset({"address", "master_addr"})
 _WORDS = {"message": MAX_MESSAGE, "detail": MAX_DETAIL, "log_file": MAX_PATH}
-"""Texts of a worker's, of any characters: whoever prints them escapes what is not printable."""
+"""The most characters in a text that comes from a worker, by the name of its field. These texts may
+have characters that are not printable; whoever prints them escapes those."""
 _SHOWN = 40
 
 _S = TypeVar("_S", bound=Struct)
 
 
 class Table(Struct, frozen=True):
-    """The limits of one kind of data, by the names of fields."""
+    """The limits of one kind of data (messages, or a job's record), by the names of fields."""
 
     ranges: Mapping[str, tuple[float, float]]
     names: Mapping[str, int]
@@ -152,7 +156,7 @@ class Table(Struct, frozen=True):
     bytes: Mapping[str, int]
     items: Mapping[str, int]
     most_items: int
-    """The limit of a collection that `items` does not list."""
+    """The most items in a collection that `items` does not list."""
 
 
 MESSAGES = Table(RANGES, NAMES, _MAY_BE_EMPTY, BYTES, ITEMS, MAX_FAILURES)
@@ -161,16 +165,17 @@ MESSAGES = Table(RANGES, NAMES, _MAY_BE_EMPTY, BYTES, ITEMS, MAX_FAILURES)
 def check(said: Struct, *, sentence: int = MAX_SAID) -> None:
     """Check every value of a message or a part of one. Raises MessageError.
 
-    `sentence` is the longest sentence. The error names the field, its value and the valid values.
+    A text that no table lists has at most `sentence` characters. The error names the field, its
+    value and the valid values.
     """
     if fault := fault_in(said, MESSAGES, sentence):
         raise MessageError(f"{type(said).__name__}{fault}")
 
 
 def fit(said: _S, *, sentence: int = MAX_SAID) -> _S:
-    """Return the message with numbers and texts fitted into their limits; names are unchanged.
+    """Return a node's report about its workers, with numbers, texts and tuples within their limits.
 
-    For a node's own reports about its workers.
+    Names, hosts and bytes are unchanged.
     """
     changed = {}
     for name in said.__struct_fields__:
@@ -181,13 +186,13 @@ def fit(said: _S, *, sentence: int = MAX_SAID) -> _S:
 
 
 def sentence_of(text: str, most: int = MAX_SAID) -> str:
-    """Return the text on one line, cut to `most` characters."""
+    """Return the text on one line, cut to `most` characters. What is not printable is escaped."""
     text = text if text.isprintable() else quoted(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def is_host(text: str) -> bool:
-    """Return whether a name as in the DNS, or an address in digits. Nobody is asked."""
+    """Return whether the text has the form of a DNS name or an IP address. No name is looked up."""
     if ":" in text:
         address, _, zone = text.partition("%")
         digits = all(letter in "0123456789abcdefABCDEF:." for letter in address)
@@ -198,15 +203,15 @@ def is_host(text: str) -> bool:
 
 
 def is_name(text: str, most: int = MAX_NAME_BYTES) -> bool:
-    """Printable, and short enough in UTF-8.
+    """Return whether the text is printable and has at most `most` bytes in UTF-8.
 
-    (Bytes that are none come as surrogates, which are not printable, and can't be encoded.)
+    Bytes that are not UTF-8 were decoded to surrogates, which are not printable.
     """
     return text.isprintable() and len(text.encode()) <= most
 
 
 def fault_in(said: Struct, table: Table, sentence: int) -> str:
-    """Return the first field out of range, as `.name = VALUE (needs ...)`; empty: there is none."""
+    """Return the first field with an invalid value, as `.name = VALUE (needs ...)`; empty: none."""
     ranges = table.ranges
     for name in said.__struct_fields__:
         value = getattr(said, name)
@@ -280,7 +285,7 @@ def _fitting(value: object, name: str, sentence: int) -> object:
 
 
 def _text_needs(text: str, name: str, table: Table, sentence: int) -> str:
-    """Return what the text needs to be valid; empty: it is."""
+    """Return what a text in this field must be, if this one is not; empty: it is valid."""
     if (most := table.names.get(name)) is not None:
         may_be_empty = name in table.may_be_empty
         fits = is_name(text, most) and (text or may_be_empty)

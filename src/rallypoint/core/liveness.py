@@ -37,9 +37,11 @@ from msgspec import Struct
 from rallypoint.core.settings import SharedSettings
 
 LEASE_SLACK_S = 0.5
-"""The slack in seconds before a silent member is lost: its own lease has ended before."""
+"""How long after its lease a silent member is lost, in seconds. By then its agent has ended the
+workers."""
 RESET_SHARE = 1 / 3
-"""A share of the lease: the default of the reset grace. Time for some tries to reconnect."""
+"""A share of the lease: the default of `reset_grace_s`, which leaves time for some tries to
+reconnect."""
 MASS_MIN = 2
 MASS_SHARE = 0.05
 DIED = "its agent died, and its workers with it"
@@ -48,28 +50,30 @@ DIED_FOR_MEMORY = f"{DIED}: {OUT_OF_MEMORY}"
 DEATHS = (DIED, DIED_FOR_MEMORY)
 """The reasons of losses that a node's guard has reported."""
 LEASE_OVER = "the lease expired without an answer from the coordinator"
-"""The reason when a node has stopped its workers by itself; a coordinator that takes over
-recognises it."""
+"""The reason that a node gives when its lease ended, and it has stopped its workers by itself. A
+coordinator that takes over recognises it."""
 MISSING_SHARE = 2 / 3
 """A share of the lease: once one member is overdue, all that were silent this long count as
 missing. Members that vanished together were last heard up to a heartbeat apart."""
 DEAF_SHARE = 0.5
-"""A share of the lease: how long a heartbeat may wait for its answer before its connection is
-dropped."""
+"""A share of the lease: when a heartbeat has waited that long for its answer, its agent drops the
+connection."""
 
 
 HEARTBEATS_PER_S = 3000
-"""The rate of heartbeats of all nodes of a job together: one coordinator has one core for them."""
+"""The number of heartbeats per second that all nodes of a large job aim at together: one core of
+the coordinator handles them."""
 RETURNS_PER_S = 3000
-"""The rate at which nodes attach again after a takeover, per second."""
+"""The number of nodes per second that attach again after a takeover, which random waits aim at."""
 BEAT_SHARE = 1 / 5
-"""A share of the lease: the longest time between two heartbeats that a node is told."""
+"""A share of the lease: the longest interval between heartbeats that a coordinator asks a node for,
+unless the job's own interval is longer."""
 FEW = 1000
-"""The most nodes of a job whose pace is that of its settings."""
+"""The number of nodes up to which a growing job is told of no new pace."""
 
 
 class Pace(NamedTuple):
-    """The rate at which nodes may send to their coordinator, depending on their number."""
+    """How often nodes may send to their coordinator, depending on their number."""
 
     beat_s: float
     """The seconds between two heartbeats of a node."""
@@ -79,24 +83,24 @@ class Pace(NamedTuple):
 
 
 def pace_of(settings: SharedSettings, nodes: int) -> Pace:
-    """Return the pace for this number of nodes; a small job has the pace of its settings."""
+    """Return the pace for so many nodes; a small job keeps its own heartbeat interval."""
     longest_s = max(settings.heartbeat_s, BEAT_SHARE * settings.lease_s)
     beat_s = min(max(settings.heartbeat_s, nodes / HEARTBEATS_PER_S), longest_s)
     return Pace(beat_s, min(nodes / RETURNS_PER_S, settings.reset_grace_s / 2))
 
 
 def is_outgrown(nodes: int, told_of: int) -> bool:
-    """Return whether this number of nodes needs another pace than the number announced before."""
+    """Return whether so many nodes need another pace than `told_of`, which was announced."""
     return nodes > max(FEW, 2 * told_of)
 
 
 def is_mass(number: int, nodes: int) -> bool:
-    """Return whether so many simultaneous losses must have a cause outside of the nodes."""
+    """Return whether so many nodes are lost at once that the cause must be outside of them."""
     return number > max(MASS_MIN, int(nodes * MASS_SHARE))
 
 
 class Lost(Struct, frozen=True):
-    """A member has to be declared lost."""
+    """A member that has to be declared lost, with the reason, and when it was last heard."""
 
     member: str
     why: str
@@ -104,18 +108,18 @@ class Lost(Struct, frozen=True):
 
 
 class Patience(Struct, frozen=True):
-    """All members get one more lease, for a reason to show."""
+    """The decision that all members get one more lease; `why` is for display."""
 
     why: str
 
 
 class Liveness:
-    """The last sign of life of every member."""
+    """When every member (an agent of the job) was last heard, and which of them are lost."""
 
     def __init__(
         self, lease_s: float, reconnect_grace_s: float, reset_grace_s: float | None = None
     ) -> None:
-        """Make the table; without `reset_grace_s` the reconnect grace counts for resets too."""
+        """Make an empty table. A `reset_grace_s` that is not given equals `reconnect_grace_s`."""
         self._lease_s = lease_s
         self._grace_s = reconnect_grace_s
         self._reset_grace_s = reconnect_grace_s if reset_grace_s is None else reset_grace_s
@@ -124,13 +128,15 @@ class Liveness:
         self._reset: OrderedDict[str, float] = OrderedDict()
         self._dead: set[str] = set()
         self._gone: dict[str, None] = {}
-        """The dead members without a connection, in order."""
+        """The members without a connection whose guard has reported their death, the first one
+        first."""
         self._overdue: set[str] = set()
         self._wanted: OrderedDict[str, float] = OrderedDict()
         """The silent members whose id or rank another agent waits for, with the start of the
         wait."""
         self._short: set[str] = set()
-        """The members whose container was nearly out of memory at their last message."""
+        """The members whose container was nearly out of memory when they were last heard, or was
+        out of it."""
         self._patient_until = 0.0
         self._mass_seen = False
 
@@ -156,7 +162,8 @@ class Liveness:
     def vanished(self, member: str, now: float, *, reset: bool) -> None:
         """Note that a member's connection ended although it had not left.
 
-        `reset`: the peer did not end it.
+        `reset`: it broke, rather than that the peer closed it. A member that was reported dead is
+        lost at the next check.
         """
         if member in self._dead:
             self._gone[member] = None
@@ -164,11 +171,14 @@ class Liveness:
             (self._reset if reset else self._ended)[member] = now
 
     def has_memory(self, member: str, yes: bool) -> None:
-        """Note whether a member's container has memory left."""
+        """Note whether a member's container has memory to spare, or (False) nearly none left."""
         (self._short.discard if yes else self._short.add)(member)
 
     def died(self, member: str, now: float, *, out_of_memory: bool = False) -> None:
-        """Note that a member is dead; messages may still arrive for the reconnect grace at most."""
+        """Note that a member's guard has reported its death.
+
+        It is lost as soon as its connection is gone, after the reconnect grace at the latest.
+        """
         if member in self._heard:
             self._dead.add(member)
             self.has_memory(member, not (out_of_memory or member in self._short))
@@ -178,11 +188,14 @@ class Liveness:
                 self._ended[member] = now
 
     def job_ended(self) -> None:
-        """Note that no node waits for a place any more; one that returns gets the verdict."""
+        """Set the graces for broken connections to the lease, because the job has ended.
+
+        No node waits for a place any more, and one that returns gets the verdict.
+        """
         self._grace_s = self._reset_grace_s = self._lease_s
 
     def forget(self, member: str) -> None:
-        """Forget a member that has left."""
+        """Forget all about a member that has left or was lost."""
         self._dead.discard(member)
         self._short.discard(member)
         self._gone.pop(member, None)
@@ -193,7 +206,7 @@ class Liveness:
         self._wanted.pop(member, None)
 
     def last_heard_at(self, member: str, now: float) -> float:
-        """Return the time of a member's last sign of life; `now` for a stranger."""
+        """Return the time of a member's last sign of life; `now` for one that is unknown."""
         return self._heard.get(member, now)
 
     def is_dead(self, member: str) -> bool:
@@ -201,7 +214,10 @@ class Liveness:
         return member in self._dead
 
     def is_silent(self, member: str, since: float) -> bool:
-        """Return whether a member was silent since then, and no guard has reported its death."""
+        """Return whether nothing was heard of a member after `since`.
+
+        False if its guard has reported its death.
+        """
         return member not in self._dead and self._heard.get(member, -inf) < since
 
     def is_disconnected(self, member: str) -> bool:
@@ -209,7 +225,10 @@ class Liveness:
         return member not in self._dead and self._has_vanished(member)
 
     def lagged(self, now: float, lag_s: float) -> Patience | None:
-        """Return the caller did not run for `lag_s`: a missing heartbeat proves nothing."""
+        """Give all members one more lease, because the caller did not run for `lag_s` seconds.
+
+        Returns None, and gives nothing, if that was too short to make heartbeats late.
+        """
         if lag_s < min(self._lease_s / 2, self._grace_s):
             return None
         self._patient_until = now + self._lease_s
@@ -217,7 +236,10 @@ class Liveness:
         return Patience(f"the coordinator itself did not run for {lag_s:.1f} s")
 
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
-        """Return the members that are lost now. Call again at `next_check`."""
+        """Return the members that are lost now, and `Patience` if all get one more lease.
+
+        The lost ones are forgotten. Call again at `next_check`.
+        """
         gone = [Lost(member, self._why(member), self._heard[member]) for member in self._gone]
         for item in gone:
             self.forget(item.member)
@@ -241,7 +263,7 @@ class Liveness:
         return self._polled(due), None
 
     def _polled(self, due: list[str]) -> list[Lost]:
-        """Return as lost the members that were due at two checks in a row without a message."""
+        """Return as lost, and forget, the members that were due at two checks in a row."""
         polled_since = [member for member in due if member in self._overdue]
         self._overdue.update(due)
         lost = [Lost(m, self._why(m), self._heard[m]) for m in polled_since]
@@ -254,7 +276,7 @@ class Liveness:
         return since is not None and since + self._lease_s + LEASE_SLACK_S <= now
 
     def next_check(self, now: float) -> float | None:
-        """Return when to call `check` next, in seconds from `now`; None: there are no members."""
+        """Return the seconds from `now` until the next `check`; None: there are no members."""
         if not self._heard:
             return None
         if self._gone:
@@ -283,7 +305,11 @@ class Liveness:
         return due
 
     def _vanished(self) -> tuple[tuple[OrderedDict[str, float], float], ...]:
-        """Return the members without a connection, with its end, and the grace for each kind."""
+        """Return two tables of members without a connection, each with the grace in seconds.
+
+        The first has those whose connection the peer has closed, the second those whose connection
+        broke. The values are the times of that.
+        """
         return (self._ended, self._grace_s), (self._reset, self._reset_grace_s)
 
     def _has_vanished(self, member: str) -> bool:
@@ -307,15 +333,15 @@ class Liveness:
 class Lease:
     """An agent's own lease, and the heartbeats that extend it.
 
-    It counts from when an answered heartbeat was *sent*. Without `has_fence`, no other node can
-    take this node's place, and the lease never ends.
+    It counts from when an answered heartbeat was *sent*. `has_fence` is false where no other node
+    can take this node's place: then the lease never ends.
     """
 
     def __init__(self, lease_s: float, heartbeat_s: float, *, has_fence: bool) -> None:
         self._lease_s, self._heartbeat_s, self._has_fence = lease_s, heartbeat_s, has_fence
         self._held_until: float | None = None
         self._answered_at = -inf
-        """When the last message that has an answer was sent on the present connection."""
+        """When the newest message with an answer was sent, on the present connection."""
         self.is_over = False
         """Whether the lease has ended and was not renewed since."""
         self._beats = 0
@@ -325,7 +351,7 @@ class Lease:
         """When the coordinator attached this agent on the present connection."""
 
     def disconnected(self) -> None:
-        """No heartbeat of the last connection will be answered."""
+        """Forget the heartbeats of a connection that has ended: none of them will be answered."""
         self._beats_sent.clear()
         self._answered_at = self._attached_at = -inf
 
@@ -334,7 +360,7 @@ class Lease:
         self._attached_at = now
 
     def beat(self, now: float) -> int:
-        """Return the number of a heartbeat that is sent now."""
+        """Note that a heartbeat is sent now, and return its number."""
         self._beats += 1
         self._beats_sent[self._beats] = now
         if len(self._beats_sent) > 2 * self._lease_s / self._heartbeat_s:
@@ -342,29 +368,37 @@ class Lease:
         return self._beats
 
     def answered(self, number: int) -> float | None:
-        """Return when this heartbeat was sent, for `renew`; None: not on this connection."""
+        """Note the answer to this heartbeat, and return when it was sent, for `renew`.
+
+        None: no heartbeat with this number waits for an answer on this connection.
+        """
         sent_at = self._beats_sent.pop(number, None)
         while (oldest := next(iter(self._beats_sent), number)) < number:
             del self._beats_sent[oldest]  # a coordinator that was unsure then has not answered it
         return sent_at
 
     def renew(self, now: float, sent_at: float, vouched_at: float = inf) -> float:
-        """Renew the lease by the answer to a heartbeat, and return the lease's end.
+        """Renew the lease by the answer to a message sent at `sent_at`, and return the lease's end.
 
-        The lease counts from `sent_at`, but not from a time after `vouched_at`.
+        The lease counts from `sent_at`, but not from a time after `vouched_at`. It never gets
+        shorter.
         """
         self._answered_at = sent_at
         return self.vouch(now, vouched_at)
 
     def vouch(self, now: float, vouched_at: float) -> float:
-        """Raise the latest time from which the lease may count, and return the lease's end."""
+        """Count the lease from the last answered message or `vouched_at`; return its end.
+
+        The earlier time counts, but the lease never gets shorter. For a node that leads the job
+        itself, whose `vouched_at` advances without heartbeats.
+        """
         counted_at = min(self._answered_at, vouched_at)
         self._held_until = max(self._held_until or 0.0, counted_at + self._lease_s)
         self.is_over = self.is_over and now > self._held_until
         return self._held_until
 
     def has_ended(self, now: float) -> bool:
-        """Return whether the lease has ended since the last call."""
+        """Return whether the lease has just ended: True only once, unless it is renewed."""
         if self._held_until is None or self.is_over or not self._has_fence:
             return False
         self.is_over = now > self._held_until
@@ -375,21 +409,22 @@ class Lease:
         return self._held_until if self._held_until is not None else now + self._lease_s
 
     def silent_s(self, now: float) -> float:
-        """Return the seconds since the last message was sent that has an answer."""
+        """Return the seconds since the time from which the lease counts; 0 before the first one."""
         return now - self.ends_at(now) + self._lease_s
 
     def unanswered_s(self, now: float) -> float:
-        """Return how long the oldest heartbeat of this connection has waited for its answer.
+        """Return the seconds for which the oldest heartbeat of this connection has had no answer.
 
-        A coordinator that could not attach this agent yet could not answer it either.
+        The wait begins when the coordinator has attached this agent: it answers none before. 0:
+        none waits.
         """
         oldest = next(iter(self._beats_sent.values()), now)
         return now - max(oldest, self._attached_at)
 
     def next_wake_s(self, now: float, beat_s: float = 0.0) -> float:
-        """Return the seconds until a heartbeat is due, or until just after the end of the lease.
+        """Return the seconds until a heartbeat is due or, if sooner, the lease has just ended.
 
-        `beat_s` is the shortest interval that the coordinator wants.
+        `beat_s` is the shortest interval between heartbeats that the coordinator wants.
         """
         wake_s = max(self._heartbeat_s, beat_s)
         if self._held_until is None or self.is_over or not self._has_fence:
@@ -398,14 +433,17 @@ class Lease:
 
 
 AGENT_FIRST_NS = 100_000_000
-"""The lead in nanoseconds that a running agent has over its guard to end its own workers. It is
-less than the slack of the coordinator."""
+"""How long after the lease the guard waits before it kills the workers, in nanoseconds. So an agent
+that runs ends them first. It is less than `LEASE_SLACK_S`."""
 
 
 def overdue(
     held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
 ) -> set[int]:
-    """Return the workers that must be killed now. A node without a fence has `held_until_ns` 0."""
+    """Return the workers that the guard must kill now: those not in `killed`, after the lease.
+
+    `held_until_ns` is the end of the lease; 0: a node without a fence, whose lease never ends.
+    """
     if not held_until_ns or now_ns < held_until_ns + AGENT_FIRST_NS:
         return set()
     return set(workers).difference(killed)
@@ -414,9 +452,10 @@ def overdue(
 def next_look_ns(
     held_until_ns: int, now_ns: int, workers: Collection[int], killed: Collection[int]
 ) -> int | None:
-    """Return the nanoseconds until a worker may be overdue; None: never, unless workers change.
+    """Return the nanoseconds until the guard may have to kill workers, by `overdue`.
 
-    The lease may be renewed meanwhile; the next call then returns a later time.
+    None: there is no lease that ends, or no worker that is left. The lease may be renewed
+    meanwhile; the next call then returns a later time.
     """
     if not held_until_ns or not set(workers).difference(killed):
         return None

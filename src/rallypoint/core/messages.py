@@ -66,7 +66,7 @@ class Doing(Enum):
 
 
 class Claim(Struct, frozen=True, array_like=True):
-    """The state of an attaching agent: the coordinator compares it with its own."""
+    """The state of an attaching agent's node, which the coordinator compares with what it knows."""
 
     doing: Doing = Doing.IDLE
     stamp: Stamp | None = None
@@ -74,13 +74,13 @@ class Claim(Struct, frozen=True, array_like=True):
     why: str = ""
     """The reason why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
     signal: int = 0
-    """The signal that told the node to drain."""
+    """The signal that told the node to drain (leave); 0: none did."""
     age_s: float = 0.0
-    """The seconds since it was told to drain, at the time of sending."""
+    """The seconds from when the node was told to drain (leave) until this was sent."""
 
 
 class Join(Struct, frozen=True, array_like=True, tag=2):
-    """Ready for a round; no process of an earlier round lives on this node."""
+    """A node's report that it is ready for a round: no process of an earlier round lives on it."""
 
     seq: int
     candidate: Candidate
@@ -101,32 +101,36 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     host_name: str
     incarnation: str
     generation: int
-    """The number of this incarnation's connection; frames of older connections are dropped."""
+    """The number of this connection among those of the agent; frames of older ones are dropped."""
     settings: SharedSettings
     opened: int = 0
-    """The generation at which the session was opened, as this agent was told; 0: never."""
+    """The generation of the connection by which the coordinator opened the agent's present session;
+    0: none."""
     former_id: str = ""
-    """The id that the coordinator had generated before: kept unless another node has it now."""
+    """The node id that a coordinator gave this agent before, kept unless another node has it now.
+    It counts only if `node_id` is empty."""
     last_incarnation: int = 0
-    """The incarnation of the job when this agent was last attached; 0, as `last_epoch`: never."""
+    """The number of the job's life (run) to which this agent was last attached; 0: it never was."""
     last_epoch: int = 0
-    """The epoch of the coordinator that this agent was last attached to."""
+    """The epoch (term) of the coordinator to which this agent was last attached; 0: it never
+    was."""
     death_commitment: bytes = b""
     """A hash; who knows its preimage may report this agent's death (`wire/death_notice.py`) from
     now on. Empty: nobody may."""
     claim: Claim = Claim()
     place: Place | None = None
-    """The node's place in the newest world, from which a coordinator that takes the job over learns
-    that world."""
+    """The node's place in the newest world. A coordinator that takes the job over learns that world
+    from these places."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
     told: Position | None = None
-    """The newest position of the job's record that a leader has told this agent; None: none has."""
+    """The newest position of the job's record in its register that a leader has told this agent;
+    None: none has."""
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
-    """Workers failed, the first of them first; the node is stopping the others."""
+    """A report that workers failed, in the order in which that was noted; the others stop."""
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]
@@ -137,7 +141,7 @@ class Failed(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):
-    """The failures again, with messages and last lines.
+    """The failures of an earlier `Failed` again, with messages and the last lines of output.
 
     Sent before the next `Join`; and before that, once, while other workers of the node have not
     stopped yet.
@@ -148,32 +152,32 @@ class Detailed(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Finishing(Struct, frozen=True, array_like=True, tag=5):
-    """The first worker of this node ended well."""
+    """A report that the first worker of this node ended well, that is with exit code 0."""
 
     stamp: Stamp
 
 
 class Succeeded(Struct, frozen=True, array_like=True, tag=6):
-    """All workers of this node ended well."""
+    """A report that all workers of this node ended well, that is with exit code 0."""
 
     stamp: Stamp
 
 
 class Enrolled(Struct, frozen=True, array_like=True, tag=7):
-    """The round store was reached."""
+    """A report that this node has reached the round's key-value store, before the workers start."""
 
     stamp: Stamp
 
 
 class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
-    """The round store could not be reached."""
+    """A report that this node could not reach the round's key-value store; `text` says why."""
 
     stamp: Stamp
     text: str
 
 
 class Drain(Struct, frozen=True, array_like=True, tag=9):
-    """The node was told to leave. Its workers continue until a checkpoint is saved."""
+    """A report that the node was told to leave. Its workers go on until a checkpoint is saved."""
 
     why: str
     signal: int
@@ -186,46 +190,49 @@ class Drain(Struct, frozen=True, array_like=True, tag=9):
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag=10):
-    """A person has interrupted the job."""
+    """A report that a person has interrupted the job on this node."""
 
     why: str
     signal: int
 
 
 class Leave(Struct, frozen=True, array_like=True, tag=11):
-    """The node leaves for good.
+    """A report that the node leaves for good.
 
     No process of the job runs here, and a verdict that was given has been read.
     """
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
-    """The workers here have saved the requested checkpoint, or have none to save."""
+    """A node's answer to `CheckpointWanted`: its workers have saved a checkpoint, or will not."""
 
     stamp: Stamp
     number: int
     listens: bool
-    """Whether some of the workers noticed the request."""
+    """Whether any worker takes such requests. For nodes that want to join, or a person's request:
+    whether any worker has saved the checkpoint."""
     failed: bool = False
     """Whether a worker has failed, so that no other answer will follow."""
     drains: bool = False
-    """Whether the workers were asked because nodes leave, not because nodes want to join."""
+    """Whether the workers were asked because nodes leave or the job ends, not because nodes want to
+    join."""
     goes_on: bool = False
     """Whether a person has asked for the checkpoint, and the round continues."""
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
-    """A worker of the node has reported no progress for `--hang-timeout`."""
+    """A report that a worker of the node has shown no progress for too long (`--hang-timeout`)."""
 
     stamp: Stamp
     in_start: bool = False
-    """Whether no worker of the node has reported a step, which may be by design where others do."""
+    """Whether no worker of this node has reported a step, which may be by design if other nodes
+    report them."""
 
 
 class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
-    """The steps of this node's workers, and the stack of the one that is behind.
+    """The steps of this node's workers, and the stack of the one that is furthest behind.
 
-    See `hang.StepsFound`.
+    It answers `CollectStacks`.
     """
 
     stamp: Stamp
@@ -240,7 +247,7 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
 
 
 class HelperDied(Struct, frozen=True, array_like=True, tag=15):
-    """A process of this agent that the round's workers need has died.
+    """A report that a process of this agent that the round's workers need has died.
 
     It is the round store, or the relay of output; later failures of workers are a consequence.
     """
@@ -259,7 +266,7 @@ class Proved(Struct, frozen=True, array_like=True, tag=16):
     stamp: Stamp
     number: int
     unfit: str = ""
-    """Why the machine can't start workers, one sentence, so that the node leaves; empty: it can."""
+    """Why the machine can't start workers, one sentence; the node leaves then. Empty: it can."""
     lacking: Lacking | None = None
     unreached: str = ""
     """Why the round's store was not reached, one sentence; empty: it was."""
@@ -292,7 +299,7 @@ class Numbered(Struct, frozen=True, array_like=True, tag=20):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
-    """A sign of life."""
+    """A sign of life of a node, answered by `HeartbeatAck`."""
 
     number: int
     promise: Promise | None = None
@@ -301,19 +308,21 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     progress: NodeProgress | None = None
     """The progress of the node's workers; None: unchanged on this connection."""
     rounds: tuple[ReportedRound, ...] = ()
-    """The last rounds, once on each connection to a coordinator that has not led all of them."""
+    """The node's newest rounds. Sent once on each connection to a coordinator that has not led all
+    of them."""
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
-    """Ask a node to leave; sent by older commands, which lack `Subject.DRAIN`.
+    """A person's wish that a node leaves, in versions 2 and 3 of the session protocol.
 
-    Sent instead of `Attach`, in the session protocol 2 or 3. Answered by `DrainAnswer`s.
+    Newer versions have `Ask` with `Subject.DRAIN`. Sent instead of `Attach`, and answered by
+    `DrainAnswer`s.
     """
 
     node_id: str
     why: str
     release: str = ""
-    """The version of the command, as `Ask.release`."""
+    """The version of Rallypoint of the command; empty: older than this field."""
     asks: bool = False
     """Whether to ask the person first if the job ends with the node (`DrainAnswer.ends_job`)."""
 
@@ -324,100 +333,107 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
 
 
 class AgentDied(Struct, frozen=True, array_like=True, tag=23):
-    """Instead of `Attach`: the guard of an agent tells that it died, and its workers with it.
+    """The report of an agent's guard that the agent died, and its workers with it. Not answered.
 
-    Not answered.
+    Sent instead of `Attach`, on a connection of its own.
     """
 
     incarnation: str
     generation: int
     secret: bytes
     out_of_memory: bool = False
-    """Whether the kernel has just killed a process of its container for memory."""
+    """Whether the kernel has just killed a process of the agent's container for lack of memory."""
     place: DeadPlace | None = None
-    """The place of that agent in the newest world that it knew. A coordinator that has taken over
-    the job, and to which the agent never attached, does not wait for it."""
+    """The dead agent's place in the newest world that it knew. A coordinator that has taken over
+    the job, and to which the agent never attached, does not wait for it then."""
 
 
 ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied | Ask | Collected
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=1):
-    """The session is open. The epoch says which coordinator speaks on this connection."""
+    """The answer to `Attach`: the session is open. The epoch tells which coordinator speaks."""
 
     node_id: str
     incarnation: int
     epoch: int
     resumed: bool
-    """False: the coordinator knows nothing of an earlier round here, so none may run."""
+    """Whether the coordinator continues an earlier session of this agent. False: it knows nothing
+    of this agent, which must stop any workers that run."""
     is_replaceable: bool = False
     """Whether another coordinator can take over from this one."""
     beat_s: float = 0.0
-    """The seconds between two heartbeats of this node, if more than in its settings (see
-    `liveness.Pace`). Sent again when the job has grown."""
+    """The seconds between two heartbeats of this node; its own setting counts where that is longer
+    (see `liveness.Pace`). Sent again when the job has grown."""
     spread_s: float = 0.0
     """The longest random wait, in seconds, of a node that finds the connection closed before it
     connects again."""
     told: Position | None = None
-    """The position of the job's record; None: there is no register."""
+    """The position of the newest record of the job in its register; None: no record is known."""
     settings_known: int = SETTINGS_UNCOUNTED
     """The number of shared settings that this coordinator knows, in their order."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):
-    """The session can't be, and the command line is to blame: one sentence for a person."""
+    """The coordinator refuses the session; `text` says why, one sentence for a person.
+
+    As a rule the node's command line is to blame.
+    """
 
     text: str
     is_fault: bool = False
-    """The coordinator is to blame instead: it could not handle what this node said."""
+    """Whether the coordinator is to blame instead: it could not handle what this node said."""
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=3):
-    """All reports up to this number have been applied. For a candidate: this heartbeat arrived."""
+    """The acknowledgement of all reports up to this number, which need not be sent again.
+
+    To a candidate, which is no node of the job: this heartbeat arrived.
+    """
 
     number: int
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
-    """The heartbeat arrived; and where the job is."""
+    """The answer to a heartbeat, with the job's present round and status."""
 
     number: int
     stamp: Stamp
     status: JobStatus
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):
-    """The part of a node in a new world."""
+    """An order to a node: take part in a new round, with these ranks and addresses."""
 
     stamp: Stamp
     assignment: Assignment
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
-    """Every node of the round has enrolled; start the workers."""
+    """An order to start the workers: every node of the round has reached the round's store."""
 
     stamp: Stamp
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class StopNow(Struct, frozen=True, array_like=True, tag=7):
-    """The round ended: stop its workers and join again."""
+    """An order to a node: the round has ended, so stop its workers and join again."""
 
     stamp: Stamp
     reason: EndReason
     told: Position | None = None
-    """The position of the job's record, as in `Attached`."""
+    """The position of the newest record of the job in its register; None: no record is known."""
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):
-    """The job has ended in this way: stop, read the verdict, leave."""
+    """An order to a node: the job has ended with this verdict, so stop the workers and leave."""
 
     stamp: Stamp
     verdict: Verdict
@@ -426,7 +442,7 @@ class Ended(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Expelled(Struct, frozen=True, array_like=True, tag=9):
-    """The node was removed from the job. `final`: it must not return."""
+    """An order to a node that was removed from the job. `final`: it must not return."""
 
     stamp: Stamp
     why: str
@@ -434,38 +450,41 @@ class Expelled(Struct, frozen=True, array_like=True, tag=9):
 
 
 class CheckpointWanted(Struct, frozen=True, array_like=True, tag=10):
-    """The round is about to end: have the workers save a checkpoint, and answer."""
+    """An order to have the workers save a checkpoint, and to answer.
+
+    `kind` says what follows: the round ends or, for `REQUEST` (a person asked), it continues.
+    """
 
     stamp: Stamp
     number: int
     kind: EndKind
     reason: str
     left_s: float | None
-    """The remaining seconds; None: there is no deadline."""
+    """The seconds that remain for the checkpoint; None: there is no deadline."""
 
 
 class CheckpointNotWanted(Struct, frozen=True, array_like=True, tag=11):
-    """The requested checkpoint is no longer needed."""
+    """An order that withdraws the request for a checkpoint with this number."""
 
     stamp: Stamp
     number: int
 
 
 class LeaveNow(Struct, frozen=True, array_like=True, tag=12):
-    """The job is ready for this node to leave, as the node has announced."""
+    """An order to a node that has announced that it leaves: stop the workers and leave now."""
 
     stamp: Stamp
 
 
 class DrainWanted(Struct, frozen=True, array_like=True, tag=13):
-    """A person wants this node to leave, as if it had got a signal."""
+    """An order to leave, because a person wants this node to, as if the node had got a signal."""
 
     stamp: Stamp
     why: str
 
 
 class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
-    """Report the progress and the stacks of the workers, by `StacksCollected`."""
+    """An order to report the workers' progress and the slowest one's stack (`StacksCollected`)."""
 
     stamp: Stamp
     number: int
@@ -489,7 +508,7 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
-    """The state of a node that a person wants to leave; `done` marks the last message.
+    """The answer to a person who wants a node to leave; `done` marks the last such message.
 
     It is a value of an `Answer`; after `DrainNode` it is a message.
     """
@@ -499,9 +518,10 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     found: bool = True
     """False: there is no such node, and `text` names those that there are."""
     gone: str = ""
-    """Why the node is gone, if this coordinator or an earlier one has known it."""
+    """Why the node is gone, if this coordinator or an earlier one has known it; else empty."""
     ends_job: bool = False
-    """Whether the job would end, so that nothing is done yet: the answer to `Ask.asks`."""
+    """Whether the job would end with the node, so that nothing is done before the person agrees.
+    Only an answer to a question with `Ask.asks`."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):
@@ -511,7 +531,7 @@ class HandsOver(Struct, frozen=True, array_like=True, tag=16):
 
 
 WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
-"""The requests to a node's workers, and their withdrawals."""
+"""The requests to a node about its workers, and their withdrawals."""
 Order = (
     Assigned
     | StartNow
@@ -527,21 +547,22 @@ Order = (
 Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
 """The messages with the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
-"""The questions of people about workers, apart from the job's machine."""
+"""The messages that pass a person's question about workers on to a node. The job's machine takes no
+part."""
 ToAgent = (
     Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver | Answer | Collecting
 )
 
 
 class FromNode(Struct, frozen=True):
-    """A report of this node, for the job's machine."""
+    """A report and the node that sent it: the input of the job's machine."""
 
     ref: NodeRef
     message: Report
 
 
 class ToNode(Struct, frozen=True):
-    """An order of the job's machine to this node."""
+    """An order of the job's machine and the node to which it goes."""
 
     ref: NodeRef
     message: Order

@@ -17,7 +17,7 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class NodeRef(Struct, frozen=True, array_like=True):
-    """One life of one node: `incarnation` is random for each agent process."""
+    """One agent process of a node: `incarnation` is random, and differs for each process."""
 
     node_id: str
     incarnation: str
@@ -41,16 +41,18 @@ class Candidate(Struct, frozen=True, array_like=True):
     stop_grace_s: float = 5.0
     """The seconds that its workers may take to stop when a round ends."""
     machine: str = ""
-    """The name of the node's machine, the same for every agent there until the machine boots;
-    empty: the node id stands for it."""
+    """The name of the node's machine, the same for every agent there, as a rule until the machine
+    boots; empty: the node id stands for it."""
     proves: bool = False
-    """Whether this node's agent answers `Prove`; an older agent is assumed to be fit."""
+    """Whether this node's agent answers `Prove`; an older one is assumed to be able to start
+    workers."""
     ports: tuple[int, ...] = ()
     """Free ports of this node for programs of its workers in the next round: one for a coordinator,
     if this node is rank 0, and then one for each worker. Empty: none is needed."""
     enrols: bool = True
-    """False: the store is a rendezvous handler's, with which no node can enrol. Only nodes of one
-    version meet by a handler."""
+    """Whether other nodes can enrol with (reach and report to) this node's round store. They can't
+    if a rendezvous handler provides it; only nodes of one version of Rallypoint meet by a
+    handler."""
 
 
 class Lacking(Struct, frozen=True, array_like=True):
@@ -74,7 +76,7 @@ class WorldEntry(Struct, frozen=True, array_like=True):
 
 
 def world_entry(ref: NodeRef, candidate: Candidate) -> WorldEntry:
-    """Return the entry of a node with this candidate."""
+    """Return the entry of a world's list for this node."""
     own = candidate.machine
     return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
 
@@ -107,8 +109,8 @@ class EndReason(Struct, frozen=True, array_like=True):
     text: str
     node_id: str = ""
     age_s: float | None = None
-    """The seconds between the worker's end, or the lost node's last message, and the end of the
-    round; None: there was no fault."""
+    """The seconds between the fault that ended the round and the end: from the worker's end, or the
+    lost node's last message. None: there was no fault, or the time is not known."""
 
 
 class NodeLoss(Struct, frozen=True, array_like=True):
@@ -128,7 +130,7 @@ class Cause(Struct, frozen=True, array_like=True):
     failure: WorkerExit | None = None
     loss: NodeLoss | None = None
     collateral: int = 0
-    """The number of other failures that followed from it."""
+    """The number of other failures and lost nodes of the round, which count as consequences."""
 
 
 class Verdict(Struct, frozen=True, array_like=True):
@@ -142,10 +144,9 @@ class Verdict(Struct, frozen=True, array_like=True):
     max_restarts: int = 0
     cause: Cause | None = None
     signal: int = 0
-    """The signal that ended the job, for CANCELLED and PREEMPTED."""
+    """The signal that ended the job or, if its time was over, that its workers get; 0: none."""
     ended_s_ago: float | None = None
-    """The seconds since the end, for a node that joins after it, and for which nothing was
-    started."""
+    """The seconds since the job's end, for a node that joins after it; None: for any other node."""
     no_progress: str = ""
     """The repeated failure, such as `the same failure 3 times at step 120`, that ended the job
     (`--max-no-progress`); the outcome is FAILED then."""
@@ -156,7 +157,7 @@ class Ending(Struct, frozen=True):
 
     outcome: Outcome
     reason: str = ""
-    """The explanation of an end that no worker caused."""
+    """The reason, one sentence for a person."""
     cause: Cause | None = None
     round: int = 0
     has_left: bool = False
@@ -167,7 +168,7 @@ class Ending(Struct, frozen=True):
 
 
 class Stamp(Struct, frozen=True, array_like=True):
-    """The name of a round: which life of the job, and its number in it (behaviour F1)."""
+    """The identity of a round: the number of the job's life (run), and its number in that (F1)."""
 
     incarnation: int
     round: int
@@ -181,21 +182,22 @@ class DeadPlace(Struct, frozen=True, array_like=True):
     node_id: str = ""
     """The node's id there, for display; empty: not known."""
     out_of_memory: bool = False
-    """Whether the kernel has just killed a process of its container for memory."""
+    """Whether the kernel has just killed a process of the agent's container for lack of memory."""
 
 
 class Promise(Struct, frozen=True, array_like=True):
     """The promise of a node not to claim the job for half a lease (`takeover/consent.py`)."""
 
     answered: int
-    """The last heartbeat of this node that was acknowledged, from which the time counts. 0: there
-    was none, so nothing is promised yet."""
+    """The number of this node's last heartbeat that was acknowledged, from which the time counts.
+    0: there was none, so nothing is promised yet."""
     stamp: Stamp
     rank: int
-    """The node's group rank in that round, which makes it an heir."""
+    """The node's group rank in that round; a low one makes it an heir, among the first to claim the
+    job."""
     candidate: int = 0
-    """The number of a process that is not a node of the job but can lead it (a candidate). Its
-    heartbeat is the first one on its connection, and has no round."""
+    """The number of a process that is not a node of the job but can lead it (a candidate); 0: it is
+    a node. The heartbeat of a candidate is the first one on its connection, and has no round."""
     offers: tuple[str, ...] = ()
     """The addresses at which this process would lead the job. Set if the job's record does not
     change, and this process could write the record now."""
@@ -208,21 +210,21 @@ EPOCHS_MAX = 2**22 - 1
 class Epoch(Struct, frozen=True, array_like=True):
     """One coordinator's term as the leader of a job.
 
-    `number` grows by one with each takeover, and is 0 for a coordinator that no other one can take
-    over from.
+    `number` grows with each takeover, and is 0 for a coordinator that no other one can take over
+    from.
     """
 
     number: int
     nonce: int
-    """Random: tells two coordinators apart that have claimed the same number."""
+    """A random number that tells two coordinators apart that have claimed the same `number`."""
 
     def as_int(self) -> int:
-        """Return the number of the epoch in messages: a later epoch is a larger number."""
+        """Return the epoch as one integer, as messages carry it: a later epoch is a larger one."""
         return self.number << NONCE_BITS | self.nonce
 
 
 def epoch_number(epoch: int) -> int:
-    """Return the number of an epoch that a message carries."""
+    """Return `Epoch.number` of an epoch that a message carries as one integer (`Epoch.as_int`)."""
     return epoch >> NONCE_BITS
 
 
@@ -246,7 +248,8 @@ class Assignment(Struct, frozen=True, array_like=True):
     why: str
     """Why there is a new round: the end of the one before it, or the first."""
     enrol: bool
-    """Several nodes: enrol with the round store, report it, and wait for the start."""
+    """Whether the node must enrol with (reach and report to) the round store, and wait for
+    `StartNow`. Only in a round of several nodes."""
     after: EndKind | None = None
     """The kind of end of the round before; None: this is the first, or it was not told."""
     coordinator_port: int = 0
@@ -257,7 +260,7 @@ class Assignment(Struct, frozen=True, array_like=True):
 
 
 class JobStatus(Struct, frozen=True, array_like=True):
-    """The status for a person who waits: constant size."""
+    """The job's status in the answer to a heartbeat, for a person who waits. Of constant size."""
 
     phase: str
     round: int
@@ -269,10 +272,10 @@ class JobStatus(Struct, frozen=True, array_like=True):
     world_workers: int
     restarts_used: int
     held_back: str = ""
-    """How long the node that asks triggers no round, and why (behaviour R3).
-
-    Also of a node that has yet to prove that it can start workers."""
+    """Why no round ends or begins for the node that gets this status, and for how long (behaviour
+    R3). Empty: nothing holds it back."""
     waits_for: str = ""
-    """The node id or rank of another agent that the node that asks waits for (behaviour R4)."""
+    """The thing that the node that gets this status waits for, in words: a node id or a rank that
+    another agent holds (behaviour R4). Empty: it waits for none."""
     awaits: str = ""
     """The nodes that a coordinator waits for during a takeover, how long and why; empty: none."""

@@ -20,11 +20,12 @@ FINER = {
     ALREADY_SUCCEEDED: "0: nothing was started, because the job had succeeded before",
     NO_PROGRESS: "1: see --max-no-progress",
 }
-"""The parts of a class for which `--exit-code` can set a separate code."""
+"""The parts of a class of exit codes that `--exit-code` can give a code of their own, each with the
+usual code and the case."""
 
 
 class Afterwards(Enum):
-    """The next step of a scheduler, or of an agent that comes later."""
+    """The thing to do after a job has ended, for a scheduler or an agent that comes later."""
 
     NOTHING = "an agent that comes later starts nothing"
     NOT_AGAIN = "the same again would end the same"
@@ -39,13 +40,14 @@ class Row(Struct, frozen=True):
     verb: str
     """The verb of a sentence about the job: `the job was cancelled`."""
     exits: ExitClass | int | None
-    """The class of the exit code. A number: a class of its own, named after the outcome, with this
-    default. None: 128 plus the signal that ended the job."""
+    """The class of the exit code. A number is a class of its own, named after the outcome, with
+    this default code. None: the code is 128 plus the signal that ended the job."""
     then: Afterwards
     of_one: bool = False
-    """True: the end of one node perhaps. False: all nodes say the same."""
+    """Whether the outcome may be that of a single node; if not, all nodes of the job report the
+    same."""
     planned: bool = False
-    """A person or a program wanted the job to end now."""
+    """Whether a person or a program wanted the job to end now."""
     stopped: bool = False
     """Whether workers get the signal of the verdict and `--shutdown-timeout`; otherwise SIGTERM and
     the grace of a restart."""
@@ -82,9 +84,9 @@ class Outcome(Enum):
             help="it has run for --max-runtime",
         ),
     )
-    """The job has run for `--max-runtime`."""
+    """The job has run for as long as `--max-runtime` allows."""
     TIMED_OUT = "timed out", Row("timed out", _INFRASTRUCTURE, _AGAIN)
-    """Too few nodes came for too long."""
+    """Too few nodes had joined for too long."""
     INFRASTRUCTURE = (
         "infrastructure",
         Row(
@@ -113,7 +115,7 @@ class Outcome(Enum):
 
     @property
     def exit_class(self) -> str:
-        """The name for `--exit-code`; empty: a signal has ended the job."""
+        """The class of exit code, as named in `--exit-code`; empty: a signal has ended the job."""
         exits = self.row.exits
         if isinstance(exits, ExitClass):
             return exits.name.lower()
@@ -121,23 +123,25 @@ class Outcome(Enum):
 
     @property
     def is_error(self) -> bool:
-        """Whether the exit code is that of a class other than success."""
+        """Whether the exit code is neither that of success nor that of a signal."""
         return self.row.exits not in (None, ExitClass.SUCCESS)
 
 
 BY_CLASS = {each.row.exits: each for each in Outcome if each.row.exits is not None}
-"""The outcome after an error of each class."""
+"""The outcome for each class of exit code, or number that is a class of its own. Where several
+outcomes share a class, it is the last of them."""
 _BY_CODE = {
     exits if isinstance(exits, int) else exits.value: each for exits, each in BY_CLASS.items()
 }
 CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
-"""The default code of each class of exit codes."""
+"""The default exit code of each class, by the class's name."""
 
 
 def codes_of(then: Afterwards) -> list[int]:
-    """Return the exit codes that lead to this next step.
+    """Return the exit codes after which `then` is the thing to do, sorted.
 
-    A node is asked to leave by SIGTERM, and a person ends a job as SIGINT does.
+    For `AT_NO_COST` they include the code of SIGTERM, by which a node is asked to leave. For
+    `BY_A_PERSON` they include that of SIGINT, by which a person ends a job.
     """
     signals = {Afterwards.AT_NO_COST: [SIGTERM], Afterwards.BY_A_PERSON: [SIGINT]}
     codes = [code for code, outcome in _BY_CODE.items() if outcome.row.then is then]
@@ -145,19 +149,19 @@ def codes_of(then: Afterwards) -> list[int]:
 
 
 def of_word(word: str) -> Outcome | None:
-    """Return the outcome of this name; None if a newer version has written it."""
+    """Return the outcome of this name; None: this version does not know it."""
     return next((outcome for outcome in Outcome if outcome.value == word), None)
 
 
 def classes_help() -> str:
-    """Return the help of `--exit-code`."""
+    """Return the help text of the option `--exit-code`."""
     names, codes = ", ".join(CODES), ", ".join(map(str, CODES.values()))
     finer = (f"{name} ({when})" for name, when in FINER.items())
     return f"exit code for {', '.join((f'{names} ({codes})', *finer))}; repeatable"
 
 
 def exit_codes_help(again: str = "") -> str:
-    """Return the help about exit codes. `again`: the words about 75 in this command."""
+    """Return the help text about exit codes. `again` replaces the words about code 75."""
     said = {code: each.row.help or f"it {each.row.verb}" for code, each in _BY_CODE.items()}
     if again:
         said[ExitClass.INFRASTRUCTURE.value] = again

@@ -19,14 +19,14 @@ from rallypoint.core.model import Candidate, NodeRef, WorldEntry
 
 
 class Participant(Struct, frozen=True):
-    """A node that will take part."""
+    """A node that takes part in a round, or offers to."""
 
     ref: NodeRef
     candidate: Candidate
 
     @property
     def shape(self) -> tuple[int, str]:
-        """The properties of a node that another one needs in order to replace it."""
+        """The number of workers and the role: a node with the same is preferred as a successor."""
         return self.candidate.workers, self.candidate.role
 
 
@@ -39,7 +39,7 @@ class WorkerRanks(Struct, frozen=True):
 
 
 def id_of_rank(node_rank: int) -> str:
-    """Return the id of a node for which only the rank was given."""
+    """Return the node id of a node whose command line gives only its rank."""
     return f"rank{node_rank}"
 
 
@@ -63,7 +63,7 @@ def natural_key(text: str) -> tuple[tuple[int, int, str, str], ...]:
 
 
 def sort_key(node: Participant) -> tuple[object, ...]:
-    """Return the sort key of nodes that have not been in one world yet."""
+    """Return the sort key of nodes without earlier ranks: fixed rank, topology, node id."""
     candidate = node.candidate
     return (
         candidate.node_rank,
@@ -73,7 +73,7 @@ def sort_key(node: Participant) -> tuple[object, ...]:
 
 
 def fitting(nodes: Mapping[int, int], most: int, multiple: int) -> int:
-    """Return how many nodes can form one world.
+    """Return how many nodes, at most `most`, can form one world.
 
     `nodes` is the number of nodes for each number of workers. The most frequent number of workers
     comes first, so that a node with a broken device is the one on standby. Of that order it takes
@@ -94,9 +94,10 @@ def fitting(nodes: Mapping[int, int], most: int, multiple: int) -> int:
 def choose(
     offered: Sequence[tuple[bool, Participant]], most: int, multiple: int
 ) -> list[Participant]:
-    """Return the nodes of the next world, in no order.
+    """Return the nodes of the next world, at most `most`, not in rank order. O(N log N).
 
-    True: it was in the last one, and goes before another of as many workers. O(N log N).
+    Each offered node has True if the next round waits for it, since it was in the job before. It
+    goes before another of as many workers. The workers together are a multiple of `multiple`.
     """
     have = (
         Counter(node.candidate.workers for _, node in offered) if multiple > 1 else Counter[int]()
@@ -118,8 +119,8 @@ def order(
 ) -> list[Participant]:
     """Return all of `nodes` in rank order, given the world before. O(N log N).
 
-    Nodes whose command line fixed their rank keep exactly that. The nodes `not_first` are rank 0
-    only when there is no other.
+    If all of them have a fixed rank from the command line, only that counts. The nodes with the ids
+    `not_first` are rank 0 only when there is no other.
     """
     nodes = list(nodes)
     if all(node.candidate.node_rank >= 0 for node in nodes):
@@ -148,7 +149,10 @@ def order(
 
 
 def worker_ranks(world: Sequence[Participant]) -> list[WorkerRanks]:
-    """Global and role ranks: workers of one node get consecutive ranks, in node order. O(N)."""
+    """Return the ranks of each node's workers. O(N).
+
+    The workers of one node get consecutive ranks, global and in their role, in node order.
+    """
     role_sizes: dict[str, int] = {}
     for node in world:
         role = node.candidate.role

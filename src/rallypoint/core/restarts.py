@@ -46,18 +46,18 @@ _LONGEST = 30
 
 
 class ComparedExit(Struct, frozen=True, array_like=True):
-    """The end of a worker, as far as two failures are compared."""
+    """The parts of a worker's end that decide whether two failures are equal."""
 
     how: str
     line: str
 
 
 class CrashLoop(Struct, frozen=True, array_like=True):
-    """The number of equal failures in a row, without progress in between."""
+    """A row of equal failures without progress in between: their number, and how they ended."""
 
     count: int = 0
     step: int = -1
-    """The furthest step at the last failure; -1: there was none."""
+    """The furthest step that was reported before the last failure; -1: there was none."""
     ending: ComparedExit | None = None
 
 
@@ -69,13 +69,13 @@ class StepReach(Struct, frozen=True):
     """The progress of the job at the end of a round."""
 
     step: int
-    """The largest step that was ever reported; -1: there was none."""
+    """The largest step that was ever reported in the job; -1: there was none."""
     lived_s: float
     """The lifetime of the round's workers, in seconds."""
 
 
 def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:
-    """Return the loop after a round that ended by this failure."""
+    """Return the crash loop after a round that ended by this failure."""
     ending = ending_of(failure)
     repeats = loop.ending is not None and is_same(loop.ending, ending)
     count = loop.count + 1 if repeats and not _is_further(loop, reach) else 1
@@ -83,10 +83,10 @@ def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> Cra
 
 
 def after_another_end(loop: CrashLoop, reach: StepReach, *, is_planned: bool) -> CrashLoop:
-    """Return the loop after a round that ended without a worker's fault.
+    """Return the crash loop after a round that ended without a worker's fault.
 
-    A planned end leaves the loop as it was, unless the job made progress; any other end is a
-    different cause.
+    A planned end leaves the loop as it was, unless the job made progress. Any other end begins the
+    count anew.
     """
     if is_planned and not _is_further(loop, reach):
         return loop
@@ -98,19 +98,19 @@ def _is_further(loop: CrashLoop, reach: StepReach) -> bool:
 
 
 def pause_s(loop: CrashLoop) -> float:
-    """Return the pause in seconds before the next restart."""
+    """Return the pause in seconds before the next restart: 0 unless a failure has repeated."""
     if loop.count < 2:
         return 0.0
     return min(PAUSE_S * 2.0 ** min(loop.count - 2, _LONGEST), PAUSE_MAX_S)
 
 
 def is_hopeless(loop: CrashLoop, most: int) -> bool:
-    """Return whether `most` equal failures in a row were reached (0: never)."""
+    """Return whether the loop has reached `most` equal failures in a row (0: never)."""
     return 0 < most <= loop.count
 
 
 def describe_loop(loop: CrashLoop) -> str:
-    """Return the loop in words: `the same failure 3 times at step 120`; empty for a first one."""
+    """Return the loop in words: `the same failure 3 times at step 120`; empty until one repeats."""
     if loop.count < 2:
         return ""
     where = f" at step {loop.step}" if loop.step >= 0 else ", each within a minute of the start"
@@ -134,7 +134,7 @@ def digest(failure: WorkerExit) -> str:
 
 
 def ending_of(failure: WorkerExit) -> ComparedExit:
-    """Return the parts of a failure that are compared."""
+    """Return the parts of a failure by which it is compared with others."""
     if failure.code is None and failure.signal is None and failure.reason:
         return ComparedExit(HANG, "")  # How far it was is compared as progress.
     if failure.signal is not None:
@@ -145,7 +145,7 @@ def ending_of(failure: WorkerExit) -> ComparedExit:
 
 
 def _last_line(failure: WorkerExit) -> str:
-    """Return the first line of the exception, or the last line that the worker has written."""
+    """Return the first line of the exception, else the last line of the output, else the reason."""
     lines = failure.message.strip().splitlines() or failure.detail.strip().splitlines()[-1:]
     return (lines[0] if lines else failure.reason)[:MAX_LINE]
 
@@ -164,7 +164,10 @@ def normalised(line: str) -> str:
 
 @cache
 def _path_part() -> Pattern[str]:
-    """Between slashes: eight or more hexadecimal digits, or what Python's tempfile makes."""
+    """Return the pattern of a random part of a path, after a slash.
+
+    It ends with eight or more hexadecimal digits, or with what Python's tempfile makes.
+    """
     import re
 
     random = r"[\w.-]*?(?:[0-9a-f]{8,}|tmp\w{8})"
@@ -196,27 +199,29 @@ def _number() -> Pattern[str]:
 
 
 class Restart(Struct, frozen=True):
-    """Try again, after a pause."""
+    """The decision to restart the workers, after a pause of `delay_s`."""
 
     delay_s: float
     reason: str
     repeats: str = ""
-    """How often the same failure has repeated, in words; empty: it has not."""
+    """The crash loop in words, such as `the same failure 3 times at step 120`; empty: nothing
+    repeated."""
 
 
 class GiveUpJob(Struct, frozen=True):
-    """Give up: do not restart."""
+    """The decision to end the job instead of restarting the workers."""
 
     reason: str
     no_progress: str = ""
-    """How often the same failure has repeated, in words, if that is the reason; else empty."""
+    """The crash loop in words, if it is the reason: `the same failure 3 times at step 120`; else
+    empty."""
 
 
 RestartDecision = Restart | GiveUpJob
 
 
 class Ledger(Struct):
-    """The charged restarts: `total` in the job's life, `entries` of those that still count."""
+    """The restarts charged to the budget: `total` so far, and the numbers of those that count."""
 
     total: int = 0
     entries: list[int] = field(default_factory=list)
@@ -225,7 +230,10 @@ class Ledger(Struct):
 def decide(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """Return the consequence of one more failure, which the crash loop `loop` counts already."""
+    """Return whether the workers restart after this failure, or the job is given up, and why.
+
+    `loop` is the crash loop with this failure. The ledger is not changed.
+    """
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if failure.message.startswith(UNGUARDED):
         return GiveUpJob("a restart can't help")
@@ -254,7 +262,7 @@ def decide(
 def charge(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """Decide about one failure, and charge it if the workers restart."""
+    """Decide about one failure by `decide`, and charge it to the budget if the workers restart."""
     decision = decide(ledger, settings, failure, loop)
     if isinstance(decision, Restart):
         ledger.total += 1
@@ -265,8 +273,9 @@ def charge(
 def describe(decision: Restart, cause: str) -> str:
     """Return the sentence about a restart.
 
-    `restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`; without a cause that
-    is known already. `restart 3 of 9 in 2 s: the same failure 3 times at step 120`.
+    For example `restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`. With an
+    empty `cause`, which is known already: `restart 3 of 9 in 2 s: the same failure 3 times at step
+    120`.
     """
     pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
     why = "; ".join(filter(None, (cause, decision.repeats)))
@@ -274,7 +283,10 @@ def describe(decision: Restart, cause: str) -> str:
 
 
 def timers_wanted(ledger: Ledger, settings: SharedSettings) -> dict[Timer, float]:
-    """Return the timers after which the ledger's entries are forgotten, if there is a window."""
+    """Return the timers after which charged restarts no longer count, with lengths in seconds.
+
+    None without a restart window.
+    """
     if not settings.restart_window_s:
         return {}
     kind, length_s = TimerKind.CHARGE, settings.restart_window_s
@@ -282,5 +294,5 @@ def timers_wanted(ledger: Ledger, settings: SharedSettings) -> dict[Timer, float
 
 
 def forget(ledger: Ledger, entry_id: str) -> None:
-    """Forget an entry whose window has passed. Safe to apply twice."""
+    """Stop counting the restart with this number: its window has passed. Safe to apply twice."""
     ledger.entries = [entry for entry in ledger.entries if str(entry) != entry_id]

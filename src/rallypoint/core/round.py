@@ -96,11 +96,15 @@ from rallypoint.core.round_state import (
 from rallypoint.core.settings import OnJoin
 
 NEVER_AGAIN = 2**63
-"""Sequence number of a superseded incarnation: none of its joins counts any more."""
+"""The sequence number that marks an agent whose node id another agent has taken: none of its joins
+counts any more."""
 
 
 def step(state: RoundState, event: RoundEvent) -> list[Effect]:
-    """Apply one event and return what must be done, in order. Safe to apply twice."""
+    """Apply one event to the round's state, and return what must be done, in order.
+
+    Safe to apply twice. Nothing happens once the job is closed.
+    """
     if state.phase is RoundPhase.CLOSED:
         return []
     match event:
@@ -183,7 +187,7 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
 
 
 def was_replaced(state: RoundState, ref: NodeRef) -> bool:
-    """Return whether another agent has replaced this one, which is the answer to its join."""
+    """Return whether another agent has this one's node id now, so that its join is turned down."""
     member = state.members.get(ref.node_id)
     last_seq = state.departed.get(ref.incarnation, 0)
     is_other = member is not None and member.ref != ref
@@ -201,7 +205,7 @@ def _arrive(state: RoundState, event: NodeJoined) -> RoundMember:
 
 
 def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> list[Effect]:
-    """Return a member joins again: it has stopped, or its workers ended without our asking."""
+    """Handle the join of a member: it has stopped, or its workers ended without our asking."""
     effects: list[Effect] = []
     if member.state is MemberState.RUNNING:
         text = f"node {member.ref} came back without its workers"
@@ -214,9 +218,10 @@ def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> lis
 
 
 def _proven(state: RoundState, event: NodeProven) -> list[Effect]:
-    """Note that a late node has answered `ProveNode`.
+    """Handle the answer of a late node that was asked to prove that it can start workers.
 
-    The reachability of an ended round's store is ignored for the next round.
+    A node that has not reached the active round's store is held back. If it speaks of an earlier
+    round's store, it is asked again. Between rounds only whether it can start workers counts.
     """
     member = state.members.get(event.ref.node_id)
     if member is None or member.ref != event.ref or member.is_proven:
@@ -268,7 +273,10 @@ def _forget(state: RoundState, member: RoundMember, why: str, *, lost: bool) -> 
 
 
 def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
-    """Count the loss of a node of this machine, in the round that has just ended."""
+    """Count the loss of a node on this machine, and hold the machine back after too many.
+
+    It counts for the round that has just ended. Returns `TooManyLosses` if the job allows no more.
+    """
     is_too_often = fitness.count_loss(state, machine, node_id)
     if machine in state.fitness.machines:
         late_nodes.machine_changed(state, machine)
@@ -276,7 +284,7 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
 
 
 def _count_breakdown(state: RoundState, node_id: str) -> list[Effect]:
-    """Count the death of a helper process on this node as a loss of its machine, once."""
+    """Count the death of a helper process on this node as a loss of its machine, once a round."""
     member = state.members.get(node_id)
     machine = fitness.machine_of(member) if member else node_id
     name = f"{state.round} {machine}"
@@ -365,9 +373,10 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
 
 
 def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
-    """Let a machine wait for the next round, or try a bad route again.
+    """End the quarantine with this number: of a machine, or of a node with a bad route.
 
-    A node with a bad route tries to reach the store of the round that runs.
+    The machine's nodes may wait for the next round. A node with a bad route is to prove that it
+    reaches the store of the round that runs.
     """
     name = fitness.quarantine_over(state, number)
     member = state.members.get(name or "")
@@ -382,7 +391,7 @@ def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
 
 
 def _stop_overdue(state: RoundState) -> list[Effect]:
-    """Give up the nodes that have not stopped, unless so many that they have a common cause."""
+    """Expel the nodes that have not stopped in time. If they are many, wait once more first."""
     stuck = [m.ref for m in state.members.values() if m.state is MemberState.STOPPING]
     after_s, more_s = state.stop_grace_s + STOP_SLACK_S, state.settings.stop_patience_s
     if not state.is_patient and more_s and is_mass(len(stuck), len(state.world)):
@@ -397,7 +406,7 @@ def _stop_overdue(state: RoundState) -> list[Effect]:
 
 
 def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
-    """End the active round, and freeze the roster of the next one. O(N)."""
+    """End the active round, and decide which nodes the next one waits for (its roster). O(N)."""
     ended = state.round
     state.phase, state.round, state.held = RoundPhase.FORMING, ended + 1, True
     state.finishing, state.succeeded, state.eager_waiting = False, 0, 0
@@ -428,7 +437,7 @@ def _over(state: RoundState, round_: int, reason: EndReason) -> list[Effect]:
 
 
 def _proceed(state: RoundState) -> list[Effect]:
-    """Return the effects that follow from a change of the members."""
+    """Return the effects of a change of the members: judging, completing or growing the round."""
     return [*_settle(state), *_try_complete(state), *_try_grow(state)]
 
 
@@ -483,7 +492,7 @@ def _choose(state: RoundState, members: Sequence[RoundMember]) -> list[ranks.Par
 
 
 def _try_grow(state: RoundState) -> list[Effect]:
-    """Admit the waiting nodes, if it is time (behaviour R2)."""
+    """End the active round to admit the waiting nodes, if it is time (behaviour R2)."""
     if state.settings.on_join is OnJoin.AT_CHECKPOINT or not late_nodes.may_be_admitted(state):
         return []
     return _grow(state)

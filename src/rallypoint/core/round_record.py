@@ -27,11 +27,12 @@ from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 
 ROUNDS_SHOWN = 3
-"""The number of ended rounds for people: each may have a long traceback."""
+"""The most ended rounds that people are shown of a job: each may have a long traceback."""
 ROUNDS_REPORTED = 3
-"""The number of the newest rounds in the reports of a node."""
+"""The most rounds in a node's report to a coordinator that has taken over: the newest ones."""
 PHASES = ("rendezvous", "spawn", "first_output", "first_progress", "stop")
-"""The phases that a node measures itself, in the order of messages. See `core/node/timeline.py`."""
+"""The phases that a node measures itself, in the order of `ReportedRound.phases`. See
+`core/node/timeline.py`."""
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):
@@ -47,16 +48,17 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     signal: str = ""
     message: str = ""
     detail: str = ""
-    """The traceback of the worker, or the last lines of its stderr."""
+    """The traceback of the worker, the last lines of its stderr, or its stacks if it hung."""
     log_file: str = ""
     time: float = 0.0
-    """The time of the end, by the node's clock."""
+    """The time of the worker's end by its node's clock, in Unix seconds; 0: it is not a worker, or
+    not known."""
     collateral: int = 0
-    """The number of other failures that followed from it."""
+    """The number of other failures and lost nodes of the round, which count as consequences."""
 
 
 def first_cause(cause: Cause | None) -> FirstCause | None:
-    """Return the cause for display; None if there is none."""
+    """Return this cause in the form for display; None if there is none."""
     if cause is None:
         return None
     failure = cause.failure
@@ -79,14 +81,14 @@ def first_cause(cause: Cause | None) -> FirstCause | None:
 
 
 class Slowest(Struct, frozen=True):
-    """The node that took longest for a phase of a round, and the length."""
+    """The node that took longest for a phase of a round, and the seconds that it took."""
 
     node: str
     seconds: float
 
 
 class RoundRecord(Struct):
-    """The record of a round, from its forming on. Its names are those of the JSON."""
+    """The record of a round, from its forming on. Its field names are the keys in JSON output."""
 
     round: int
     nodes: int = 0
@@ -94,24 +96,25 @@ class RoundRecord(Struct):
     why: str = ""
     """The reason why the round was formed; empty: not known yet."""
     formed: float = 0.0
-    """The time of forming in Unix seconds, as `ended`."""
+    """The time of forming in Unix seconds, the unit of `ended`, too."""
     ended: float | None = None
     end: str = ""
-    """The kind of its end: `failure`, `loss`, `drain`, `growth`, `infrastructure`, or the job's
-    outcome."""
+    """The kind of its end: `failure`, `loss`, `drain`, `growth`, `infrastructure`, `request`, or
+    the job's outcome."""
     end_text: str = ""
     cause: FirstCause | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    """The seconds of each kind of work, in the round and on the way to it."""
+    """The seconds for each use of the job's time, in the round and on the way to it."""
     first_step: int = -1
     last_step: int = -1
     slowest: dict[str, Slowest] = field(default_factory=dict)
-    """The slowest node by phase. `rendezvous`, `spawn`, and `first_output` and `first_progress`
-    after it: as the nodes have told. `detect`: the node whose fault ended the round, and the time
-    until the end. `stop`: from the end until the node said that its workers run no more."""
+    """The node that took longest for each phase, with the seconds. `rendezvous`, `spawn`,
+    `first_output` and `first_progress`: as the nodes have measured them. `detect`: from the fault
+    that ended the round to its end, on the node at fault. `stop`: from that end until the node said
+    that its workers run no more."""
 
     def took(self, node_id: str, phases: Iterable[tuple[str, float | None]]) -> None:
-        """Note the lengths of phases on this node, in seconds; None: not known."""
+        """Note the lengths of phases on this node that are the longest so far; None: not known."""
         for phase, seconds in phases:
             if seconds is None:
                 continue
@@ -119,12 +122,12 @@ class RoundRecord(Struct):
                 self.slowest[phase] = Slowest(node_id, seconds)
 
     def ends(self, reason: EndReason) -> None:
-        """Note the reason of the end, as far as it is known."""
+        """Note the kind and the text of the reason why the round ended."""
         self.end, self.end_text = str(reason.kind.value), reason.text
 
 
 class CarriedRound(Struct, frozen=True, array_like=True):
-    """The newest round, for the next leader."""
+    """The newest round, as the job's record hands it on to the next leader."""
 
     number: int
     nodes: int
@@ -136,7 +139,7 @@ class CarriedRound(Struct, frozen=True, array_like=True):
     resumed: int = -1
     """The first step that a node reported in this round; -1: none has."""
     step: int = -1
-    """The largest step of this round."""
+    """The largest step of this round; -1: none was reported."""
 
 
 class ReportedRound(Struct, frozen=True, array_like=True):
@@ -150,9 +153,10 @@ class ReportedRound(Struct, frozen=True, array_like=True):
     began_s: float
     """The seconds since the node was assigned to the round."""
     ended_s: float | None = None
-    """The seconds since the round was ended; None: it was not."""
+    """The seconds since the node began to stop its workers, or they had all ended; None: not
+    known."""
     end: EndReason | None = None
-    """The reason of its end; None: the round is active."""
+    """The reason of its end; None: it is active, or the job's end ended it."""
     phases: tuple[float | None, ...] = ()
     """The seconds of each of `PHASES` on this node; None: not known."""
     failure: WorkerExit | None = None
@@ -160,12 +164,12 @@ class ReportedRound(Struct, frozen=True, array_like=True):
 
 
 def phase_lengths(phases: Mapping[str, float]) -> tuple[float | None, ...]:
-    """Return the lengths in the order of a report, from those by phase."""
+    """Return the lengths in the order of `PHASES`, from those by phase; None: not known."""
     return tuple(map(phases.get, PHASES))
 
 
 def ended_the_round(node_id: str, failure: WorkerExit | None, end: EndReason | None) -> bool:
-    """Return whether the reason of the round's end names this failure."""
+    """Return whether the reason why the round ended names this failure of a worker of this node."""
     named = "" if failure is None else describe_failure(node_id, failure)
     return end is not None and end.text == named
 
@@ -176,7 +180,7 @@ def add(
     reported: Sequence[ReportedRound],
     wall_ago: Callable[[float], float],
 ) -> None:
-    """Add a node's reports to the newest rounds of a history.
+    """Add a node's reports to the newest rounds of a history, also ended rounds that it lacks.
 
     `wall_ago` converts an age in seconds to Unix seconds.
     """

@@ -21,11 +21,11 @@ from rallypoint.core.ranks import fitting
 from rallypoint.core.settings import OnJoin
 
 DEPARTED_MAX = 4096
-"""The most gone incarnations that are remembered, to ignore their late joins."""
+"""The most agents that are gone but remembered, in order to ignore their late joins."""
 
 
 class RoundPhase(Enum):
-    """The phase of the job between two worlds."""
+    """The phase of the job's newest round; CLOSED: the job has ended."""
 
     FORMING = "forming"
     LAST_CALL = "last call"
@@ -34,7 +34,7 @@ class RoundPhase(Enum):
 
 
 class MemberState(Enum):
-    """The state of a member's node; see the essay of `round.py`."""
+    """The state of a member: what runs on its node, and whether it takes part. See `round.py`."""
 
     JOINED = "joined"
     RUNNING = "running"
@@ -45,7 +45,7 @@ class MemberState(Enum):
 
 
 class RoundMember(Struct, array_like=True):
-    """A node with a live session."""
+    """A node of the job, as long as its agent has a session with the coordinator."""
 
     ref: NodeRef
     seq: int
@@ -54,9 +54,9 @@ class RoundMember(Struct, array_like=True):
     in_roster: bool = False
     succeeded: bool = False
     is_proven: bool = True
-    """False: the node has yet to show that its machine can start workers."""
+    """Whether the node has shown, if it must, that its machine can start workers."""
     is_eager: bool = False
-    """True: the node waits, and the round may end in order to admit it."""
+    """Whether the node waits, and the active round may end in order to admit it."""
 
     @property
     def works(self) -> bool:
@@ -65,7 +65,7 @@ class RoundMember(Struct, array_like=True):
 
 
 class RoundState(Struct, array_like=True):
-    """The state of the machine. Only `round.step` changes it."""
+    """The state of the round machine (`round.py`): the job's nodes, and its newest round."""
 
     settings: SharedSettings
     phase: RoundPhase = RoundPhase.FORMING
@@ -75,7 +75,7 @@ class RoundState(Struct, array_like=True):
     joined_workers: dict[int, int] = field(default_factory=dict)
     """The number of joined nodes for each number of workers."""
     world: list[WorldEntry] = field(default_factory=list)
-    """The last world, in rank order."""
+    """The world of the newest round that was formed, in rank order."""
     roster_size: int = 0
     held: bool = False
     finishing: bool = False
@@ -83,34 +83,38 @@ class RoundState(Struct, array_like=True):
     largest_world: int = 0
     is_old_enough: bool = False
     settled: bool = False
-    """Whether no node has joined for a while."""
+    """Whether late nodes have been waited for long enough: no further one has come for a while, or
+    the first of them has waited the longest time."""
     overdue: bool = False
     """Whether the first late node has waited long enough, though others keep joining."""
     arrivals: int = 0
-    """The number of late nodes so far, from which the settle timers get their names."""
+    """The number of late nodes so far for which a round may end; the settle timers are named after
+    it."""
     first_arrival: int = 0
     eager_waiting: int = 0
     """The number of waiting nodes that the round may end to admit."""
     stop_grace_s: float = 0.0
     is_patient: bool = False
-    """Many are slow to stop, and are waited for longer."""
+    """Whether many nodes are slow to stop, and are waited for longer."""
     lossy_rounds: list[int] = field(default_factory=list)
     """The rounds of the last hour that have lost participants, however many each."""
     fitness: Fitness = field(default_factory=Fitness)
-    """The machines that are held back, and the reasons."""
+    """The knowledge about the job's machines: which are held back, and why."""
     bad_routes: dict[str, BadRoute] = field(default_factory=dict)
     """The bad routes by the id of the node that could not reach the store of rank 0."""
     passed_over: list[str] = field(default_factory=list)
-    """The nodes that become rank 0 last, because others did not reach their store."""
+    """The ids of nodes that become rank 0 last, because others did not reach their store."""
     started_world: frozenset[str] = frozenset()
-    """The incarnations of the last world whose nodes all reached the store of rank 0."""
+    """The agents (incarnations) of the newest world in which all nodes reached the store of rank
+    0."""
     departed: dict[str, int] = field(default_factory=dict)
-    """The last join of each gone incarnation; older joins are void."""
+    """The sequence number of the last join of each agent that is gone; it and lower ones are
+    void."""
     is_short: bool = False
     """Whether too few nodes have joined this forming round, so that nodes held back take part."""
     expected: int = 0
-    """The exact number of nodes that are waited for, because their world was formed and they were
-    not told. 0: there was none."""
+    """How many nodes suffice for the next round. Set after a takeover, if the earlier coordinator
+    had formed a world of so many without telling them. 0: as the settings say."""
 
 
 def is_active(state: RoundState, round_: int) -> bool:
@@ -119,19 +123,19 @@ def is_active(state: RoundState, round_: int) -> bool:
 
 
 def working(state: RoundState) -> list[NodeRef]:
-    """Return the nodes whose workers run. O(N)."""
+    """Return the nodes whose workers run, and have not all succeeded. O(N)."""
     return [member.ref for member in state.members.values() if member.works]
 
 
 def set_member_state(state: RoundState, member: RoundMember, member_state: MemberState) -> None:
-    """Change a member's state, and the counts."""
+    """Change a member's state, and the number of members in each state."""
     _count(state, member, -1)
     member.state = member_state
     _count(state, member, 1)
 
 
 def add(state: RoundState, member: RoundMember) -> None:
-    """Add a new member."""
+    """Add a new member, and count it."""
     state.members[member.ref.node_id] = member
     _count(state, member, 1)
 
@@ -154,7 +158,7 @@ def remove(state: RoundState, member: RoundMember) -> None:
 
 
 def withdraw(state: RoundState, member: RoundMember) -> None:
-    """Withdraw a member from the roster and from growth."""
+    """Let no round wait for this member any more, and no round end to admit it."""
     if member.in_roster:
         member.in_roster = False
         state.roster_size -= 1
@@ -166,8 +170,8 @@ def withdraw(state: RoundState, member: RoundMember) -> None:
 def joined_enough(state: RoundState) -> bool:
     """Return whether the joined nodes can form a world.
 
-    The minimum has joined, and with `world_multiple_of` so many of them have a valid number of
-    workers together.
+    The minimum must have joined. With `world_multiple_of`, at least the minimum must also have a
+    valid number of workers together.
     """
     settings, joined = state.settings, state.counts[MemberState.JOINED]
     if settings.world_multiple_of > 1 and joined >= settings.min_nodes:
@@ -183,9 +187,10 @@ def _count(state: RoundState, member: RoundMember, number: int) -> None:
 
 
 STOP_SLACK_S = 2.0
-"""The slack in seconds after a node's own grace, after which it counts as not stopping."""
+"""How long after the nodes' own grace one that has not stopped counts as not stopping, in
+seconds."""
 PATIENCE = "patience"
-"""The name of the timer for many nodes that have not stopped in time."""
+"""The id of the timer for the longer wait when many nodes have not stopped in time."""
 
 
 def timers_wanted(state: RoundState) -> dict[Timer, float]:

@@ -25,11 +25,12 @@ class DialOutcome(Enum):
 
     NONE = "no answer"
     REFUSED = "refused"
-    """The host of the coordinator answers, but with another program."""
+    """The coordinator's host answers, but not as this job's coordinator: it refuses the connection,
+    or another server answers."""
 
 
 class Search(Struct):
-    """The attempts to connect since one connection broke."""
+    """The search for the coordinator since a connection broke: its limits, and the attempts."""
 
     broken_at: float
     lease_end: float
@@ -39,12 +40,13 @@ class Search(Struct):
     """The time limit from `--reconnect-timeout`, whatever the answer; None: not given."""
     was_unanswered: bool = False
     refused_since: float | None = None
-    """When the newest row of refusals began; None: the last attempt had no answer."""
+    """When the newest row of refused attempts began; None: the last attempt had no answer, or there
+    is none."""
     last_error: str = ""
 
 
 def attempted(search: Search, now: float, answer: DialOutcome, error: str) -> None:
-    """Note that an attempt has failed."""
+    """Note that an attempt to connect has failed, with no answer or refused."""
     search.last_error = error
     if answer is DialOutcome.NONE:
         search.was_unanswered, search.refused_since = True, None
@@ -53,7 +55,7 @@ def attempted(search: Search, now: float, answer: DialOutcome, error: str) -> No
 
 
 def ends_at(search: Search) -> float:
-    """Return when the search ends, unless another attempt has another result."""
+    """Return the time at which the search ends, unless another attempt has another result."""
     if search.timeout_s is not None:
         return max(search.lease_end, search.broken_at + search.timeout_s)
     no_answer_end = max(search.lease_end, search.broken_at + NO_ANSWER_S)
@@ -65,7 +67,7 @@ def ends_at(search: Search) -> float:
 
 
 def waiting_text(search: Search, now: float) -> str:
-    """Return what a node waits for after its lease, half a line; empty: it gives up."""
+    """Return what a node waits for after its lease, half a line; empty: the search is over."""
     left_s = ends_at(search) - now
     if left_s <= 0:
         return ""

@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # Most nodes never lead.
 
 
 class Identity(Struct, frozen=True):
-    """The identity of this agent."""
+    """The identity of an agent, as `Attach` names it."""
 
     node_id: str
     """The node id; empty: the coordinator makes one from the host name."""
@@ -68,19 +68,20 @@ class Identity(Struct, frozen=True):
 
 
 class SessionRules(Struct, frozen=True):
-    """The rules for the session of one agent."""
+    """The rules for the session of one agent, by what its node does in the job."""
 
     reconnect_timeout_s: float | None = None
-    """How long to look for a lost coordinator, in seconds; None: the default of `Search`."""
+    """How long to look for a lost coordinator, in seconds; None: the usual time (see
+    `search.py`)."""
     has_fence: bool = True
     """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf
-    """Returns the latest time from which a lease may count. For a node that leads the job itself:
-    when no other node led for certain."""
+    """The function that returns the latest time from which a lease may count. A node that leads the
+    job itself returns the last time at which certainly no other node led."""
     promises: Promises | None = None
     """The promises of a node that may lead the job next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()
-    """The dead places that each `Attach` of this agent names."""
+    """The places of dead agents that each `Attach` of this agent names."""
 
 
 USUAL_RULES = SessionRules()
@@ -105,7 +106,7 @@ class Suspended(Struct, frozen=True):
 
 
 class OrderPushed(Struct, frozen=True):
-    """The coordinator has sent this order."""
+    """The coordinator has sent this order, or this answer to a heartbeat with the job's status."""
 
     message: m.Order | m.HeartbeatAck
 
@@ -117,19 +118,19 @@ class CollectionAsked(Struct, frozen=True):
 
 
 class Acknowledged(Struct, frozen=True):
-    """The coordinator has applied this report."""
+    """The coordinator has acknowledged this report."""
 
     report: m.Report
 
 
 class Rejected(Struct, frozen=True):
-    """The coordinator refuses this node."""
+    """The node gets no session: the coordinator refuses it, or is too old for its settings."""
 
     error: RallypointError
 
 
 class Held(Struct, frozen=True):
-    """The lease of this node was renewed, and now ends at `until`."""
+    """The node's lease has been renewed; `until` is its end, in seconds on the agent's clock."""
 
     until: float
 
@@ -144,7 +145,7 @@ SessionNews = (
     | Rejected
     | SessionGivenUp
 )
-"""The news for the agent itself."""
+"""The effects that tell the agent itself something."""
 
 AgentEffect = Send | Drop | CollectionAsked | Held | SessionNews
 
@@ -176,12 +177,13 @@ class Outbox:
         self._unacknowledged: deque[tuple[m.Numbered, float]] = deque()
         """The unacknowledged reports, each with the time when it was made."""
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
-        """The lasting reports by their kinds, each with the time when it was made."""
+        """The newest reports that stay valid after their acknowledgement, by kind, with the times
+        of making."""
         self._joined: m.Join | None = None
         self.placed_in: Stamp | None = None
         """The round of `place`; None: there is no place."""
         self.place: m.Place | None = None
-        """The answer to the newest join, or to the one before it."""
+        """The newest place that a coordinator gave this node, with the join that it answers."""
 
     @property
     def is_empty(self) -> bool:
@@ -189,7 +191,10 @@ class Outbox:
         return not self._unacknowledged
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
-        """Add a report, to be sent now or when there is a connection."""
+        """Keep a report under the next number; return it to be sent, if there is a connection.
+
+        A join ends the validity of earlier reports, except that of a drain.
+        """
         if isinstance(report, m.Join):
             self._joined = report
             drain = self._lasting.get(m.Drain)
@@ -199,7 +204,7 @@ class Outbox:
         return self._keep(report, now)
 
     def answered(self, assigned: m.Assigned) -> None:
-        """Note the place that the newest join led to; a repetition is ignored."""
+        """Note the place to which the newest join has led; the same round again changes nothing."""
         if self._joined is not None and assigned.stamp != self.placed_in:
             self.placed_in = assigned.stamp
             self.place = _brief(m.Place(self._joined, assigned.assignment))
@@ -212,7 +217,7 @@ class Outbox:
         return found
 
     def forget(self) -> None:
-        """Forget the reports, which were meant for another coordinator."""
+        """Forget the kept reports, which were meant for another coordinator."""
         self._unacknowledged.clear()
         self._lasting.clear()
 
@@ -269,7 +274,7 @@ def aged(report: m.Report, seconds: float) -> m.Report:
 
 
 class AgentEnd:
-    """One agent's session in one job."""
+    """The agent's end of its session with the coordinator of one job."""
 
     def __init__(
         self,
@@ -278,11 +283,14 @@ class AgentEnd:
         rules: SessionRules = USUAL_RULES,
         former: m.Attached | None = None,
     ) -> None:
-        """`former`: how an earlier session of the same node in this job was attached."""
+        """Begin without a connection. `former`: the last `Attached` of an earlier session, if any.
+
+        It is of the same node in the same job.
+        """
         self.identity, self.settings = identity, settings
         self.rules = rules
         self.attached = former
-        """The coordinator's last answer to an attach."""
+        """The newest `Attached` of a coordinator; None: there was none."""
         self._link, self.is_closed = SessionLink.NONE, False
         self.generation = self._opened = 0
         """The number of the newest connection."""
@@ -290,7 +298,8 @@ class AgentEnd:
         self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=rules.has_fence)
         self._reports = Outbox()
         self._search: Search | None = None
-        """The time when the connection broke; None once this node is attached again."""
+        """The search since the connection broke; None while this node is attached, and before the
+        first break."""
         self.told: Position | None = None
         """The newest position of the job's record that a leader has sent; None: none has."""
 
@@ -301,12 +310,12 @@ class AgentEnd:
 
     @property
     def place(self) -> m.Place | None:
-        """The newest place that was assigned to this node."""
+        """The newest place that was assigned to this node; None: none was."""
         return self._reports.place
 
     @property
     def dead_place(self) -> DeadPlace | None:
-        """The place to report when this agent is dead; None: there is none."""
+        """The place to report if this agent dies; None: it has had none."""
         placed = self._reports.placed_in
         if self.place is None or placed is None:
             return None
@@ -319,7 +328,7 @@ class AgentEnd:
         return self._reports.is_empty
 
     def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
-        """Note a new connection. `commitment`: as in `Attach`."""
+        """Note a new connection; send `Attach` on it. `commitment`: `Attach.death_commitment`."""
         self.generation += 1
         self._link, self._attach_sent_at = SessionLink.CONNECTED, now
         identity, former, place = self.identity, self.attached, self._reports.place
@@ -342,7 +351,7 @@ class AgentEnd:
         return [Send(attach)]
 
     def disconnected(self, now: float, why: str) -> list[AgentEffect]:
-        """Handle a broken connection."""
+        """Note that the connection broke: keep reports from now on; look for the coordinator."""
         self._link = SessionLink.NONE
         self._lease.disconnected()
         if self._search is None:
@@ -352,25 +361,34 @@ class AgentEnd:
         return [] if self.is_closed else [Suspended(why)]
 
     def before_attempt(self, now: float) -> list[AgentEffect]:
-        """Return `SessionGivenUp` if no further attempt to connect should be made."""
+        """Return `SessionGivenUp` if the search for the coordinator is over; else nothing."""
         search = self._search
         if search is None or not search.last_error or now <= ends_at(search):
             return []
         return [SessionGivenUp(given_up_text(search, now))]
 
     def attempt_failed(self, now: float, answer: DialOutcome, error: str) -> list[AgentEffect]:
-        """Note that an attempt to connect has failed."""
+        """Note that an attempt to connect has failed, with or without an answer.
+
+        Returns `CoordinatorRefuses` if the coordinator's host refused it.
+        """
         if self._search is not None:
             attempted(self._search, now, answer, error)
         return [CoordinatorRefuses()] if answer is DialOutcome.REFUSED else []
 
     def report(self, report: m.Report, now: float) -> list[AgentEffect]:
-        """Send a report, and keep it until it is acknowledged."""
+        """Keep a report until it is acknowledged, and send it if this agent is attached.
+
+        If not, it is sent when this agent is attached again.
+        """
         numbered = self._reports.add(report, now)
         return [Send(numbered)] if self._link is SessionLink.ATTACHED else []
 
     def woke_up(self, now: float) -> list[AgentEffect]:
-        """Check the lease after every wake-up, before anything that arrived is processed."""
+        """Return `LeaseEnded` if the lease has ended, and drop the connection.
+
+        To be called after every wake-up, before anything that arrived is processed.
+        """
         if not self._lease.has_ended(now) or self.is_closed:
             return []
         return [*self._drop(self._lease.silent_s(now)), LeaseEnded(self._waits_for(now))]
@@ -438,7 +456,11 @@ class AgentEnd:
         progress: NodeProgress | None = None,
         rounds: tuple[ReportedRound, ...] = (),
     ) -> list[AgentEffect]:
-        """Send a heartbeat, because it is due or there is news."""
+        """Send a heartbeat, because it is due or there is news.
+
+        If an earlier one has waited too long for its answer, the connection is dropped instead.
+        Without a connection nothing happens.
+        """
         if self._link is SessionLink.NONE:
             return []
         unanswered_s = self._lease.unanswered_s(now)
@@ -450,9 +472,9 @@ class AgentEnd:
         return [Send(m.Heartbeat(number, self._promise(now), is_short_of_memory, said, told))]
 
     def next_wake_s(self, now: float) -> float:
-        """Return after how long to call `beat` again.
+        """Return the seconds after which to call `woke_up` and `beat` again.
 
-        Just after the fence, should nothing renew the lease until then.
+        That is when a heartbeat is due or, if sooner, just after the end of the lease.
         """
         attached, promises = self.attached, self.rules.promises
         if attached is None or (promises is not None and promises.is_heir):
@@ -463,14 +485,14 @@ class AgentEnd:
 
     @property
     def spread_s(self) -> float:
-        """The longest random wait in seconds before the next connection.
+        """The longest random wait in seconds before the next connection; 0: none is wanted.
 
         It applies if this node did not end the last connection.
         """
         return 0.0 if self.attached is None else min(self.attached.spread_s, self.settings.lease_s)
 
     def _promise(self, now: float) -> Promise | None:
-        """Return the promise to the leader that attached this node, if one may follow it."""
+        """Return the promise (not to claim the job) for a heartbeat; None: this node makes none."""
         promises, attached = self.rules.promises, self.attached
         if promises is None or self._link is not SessionLink.ATTACHED:
             return None
@@ -482,7 +504,7 @@ class AgentEnd:
             self.told = told
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
-        """Drop a connection without answers.
+        """Drop a connection on which nothing is answered.
 
         A new one may get through, or be refused by the host.
         """
@@ -524,7 +546,7 @@ class AgentEnd:
         return [*woke_up, Held(self._lease.renew(now, sent_at, self.rules.vouched_at()))]
 
     def _vouched(self, now: float) -> list[AgentEffect]:
-        """Extend the latest start of the lease of a node that leads the job itself."""
+        """Extend the lease of a node that leads itself, from when certainly no other one led."""
         vouched_at = self.rules.vouched_at()
         if vouched_at == inf or self._link is not SessionLink.ATTACHED:
             return []

@@ -9,7 +9,7 @@ from rallypoint.core.model import NodeRef
 
 
 class Inbox(Struct, eq=False):
-    """The reports of one agent, by their numbers."""
+    """How far one agent's numbered reports have been received, applied and acknowledged."""
 
     received: int = 0
     """The number of the last received report. During a takeover no report is applied at once."""
@@ -17,18 +17,18 @@ class Inbox(Struct, eq=False):
     acknowledged: int = 0
     """The number of the last acknowledged report."""
     unsettled: list[m.Numbered] = field(default_factory=list)
-    """The applied reports that another coordinator would need."""
+    """The applied reports that another coordinator would still need if it took over now."""
 
 
 class Session(Struct, eq=False):
-    """The session of one incarnation of an agent."""
+    """The session of one agent, as its coordinator keeps it."""
 
     ref: NodeRef
     generation: int
     connection: int | None
     opened: int
-    """The generation at which it was opened. An agent that names another one does not know of
-    it."""
+    """The generation of the connection that opened the session. An agent that names another one in
+    its `Attach` does not know of it."""
     came_late: bool
     """Whether it is the agent's first session, as far as the agent knows, and began after the job's
     end."""
@@ -36,11 +36,11 @@ class Session(Struct, eq=False):
     peer: str = ""
     """The remote address and port, for display."""
     death_commitment: bytes = b""
-    """A hash. A process that shows its preimage may report once that the agent died."""
+    """A hash. A process that shows its preimage may report, once, that the agent has died."""
     false_notices: int = 0
-    """The number of notices of its death without a valid proof."""
+    """The number of notices of the agent's death that had no valid proof."""
     told_of: int = 0
-    """The number of nodes for which the agent knows its pace."""
+    """The number of the job's nodes for which the agent was last told its pace of heartbeats."""
     drain_why: str | None = None
     """The reason why a person wants this node to leave; None: no person does."""
 

@@ -51,7 +51,8 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
     from rallypoint.core.takeover.handover import Handover, Recovery
 
 LATE_S = 0.5
-"""The delay of a timer, in seconds, that shows that the host's process did not run."""
+"""The delay of a timer, in seconds, above which the coordinator's process counts as not having
+run."""
 SILENCE_STEP = 1 / 3
 """A share of the lease: a newcomer is told of another agent's silence in steps of this length."""
 
@@ -72,8 +73,9 @@ class Sessions:
     ) -> None:
         """Make the sessions of one job.
 
-        `wall_time` converts the host's times for display, `wall_ms` is for the job's number.
-        `handover` is given if another coordinator can take the job over, or this one has.
+        `wall_time` converts the host's times for display, `wall_ms` gives the Unix time in
+        milliseconds for a new number of the job. `handover` is given if another coordinator can
+        take over, or this one has.
         """
         self.job, self._wall_ms = job, wall_ms
         settings = job.round.settings
@@ -92,7 +94,7 @@ class Sessions:
         """The incarnations of agents whose session has ended by an exception in the coordinator."""
         self._ended_at: float | None = None
         self._told_incarnation = job.incarnation
-        """The number of the job that the agents know."""
+        """The number of the job's life (run) that the agents know."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -106,7 +108,7 @@ class Sessions:
 
     @property
     def life(self) -> Life:
-        """The life of the job: its number, and how far it is."""
+        """The life (run) of the job: its number, if rounds were formed, and its verdict if any."""
         formed = bool(self.job.round.world or self.job.round.round or self._recovery)
         job = self.job
         return Life(job.incarnation, self.verdict, formed, earlier=job.earlier_numbers)
@@ -117,25 +119,28 @@ class Sessions:
         return self._sessions.values()
 
     def of_node(self, node_id: str) -> Session | None:
-        """Return the session of the agent that holds this id."""
+        """Return the session of the agent that holds this node id; None: none has one."""
         holder = self._names.holder(node_id)
         return None if holder is None else self._sessions.get(holder.incarnation)
 
     def of_agent(self, incarnation: str) -> Session | None:
-        """Return the session of this agent."""
+        """Return the session of this agent; None: it has none."""
         return self._sessions.get(incarnation)
 
     def on(self, connection: int) -> Session | None:
-        """Return the session of this connection; None: none, or it has a newer connection."""
+        """Return the session whose present connection this is; None: there is none."""
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
-        """While no worker of the newest life runs: workers get the number with their round."""
+        """Give the job's life (run) this number, and tell all agents.
+
+        Only while no worker of that life runs: workers get the number with their round.
+        """
         renumber_job(self.job, incarnation)
         return self._tell_incarnation()
 
     def _tell_incarnation(self) -> list[HostEffect]:
-        """Tell all agents the number of the job if it has changed."""
+        """Tell all agents the number of the job's life (run) if it has changed."""
         found: list[HostEffect] = []
         if self._told_incarnation == self.job.incarnation:
             return found
@@ -147,7 +152,8 @@ class Sessions:
     def attach(self, connection: int, peer: str, hello: m.Attach, now: float) -> list[HostEffect]:
         """Open or resume a session, by the first message of a connection from `peer`.
 
-        An agent that comes after the end gets the verdict, whatever its settings.
+        An agent whose settings are not the job's is refused, unless the job has ended: then it gets
+        the verdict.
         """
         differences = self.settings.differences(hello.settings)
         if differences and self.verdict is None:
@@ -257,7 +263,7 @@ class Sessions:
         return [*(SendTo(person, answer) for person in wanted.people), *order]
 
     def ends_with(self, node_id: str) -> str:
-        """Return what ends when this node leaves; empty: nothing does."""
+        """Return what ends when this node leaves, in words; empty: nothing does."""
         session = self.of_node(node_id)
         hosts = session is not None and session.ref.incarnation == self.job.own_agent
         if not hosts or self._handover is not None:
@@ -265,14 +271,14 @@ class Sessions:
         return f"it hosts the job, which ends with it ({count(len(self._sessions), 'node')})"
 
     def _drain_kept(self) -> list[HostEffect]:
-        """Drain the nodes of kept requests that are known now, or that will not come."""
+        """Carry out the kept requests to drain nodes that are known now, or that will not come."""
         due = self._drains.take(lambda n: self._recovery is None or self.of_node(n) is not None)
         return [effect for wanted in due for effect in self.drain(wanted)]
 
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
     ) -> list[HostEffect]:
-        """Handle a guard's notice of a death, with its proof, once for each connection."""
+        """Handle a guard's report that its agent died. It counts if it has the right proof."""
         session = self._sessions.get(notice.incarnation)
         if session is None:  # It was lost or has left meanwhile.
             return []
@@ -288,7 +294,7 @@ class Sessions:
         return [kinds.CONNECTION_CLOSED(text)]
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """End the session whose message caused an unexpected exception, without a retry.
+        """End the session whose message caused an unexpected exception in the coordinator.
 
         The agent comes back as a newcomer; the second time it is expelled for good.
         """
@@ -306,12 +312,16 @@ class Sessions:
         return effects
 
     def turn_away(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """Refuse an agent whose message is not valid, and which would send it again."""
+        """Refuse an agent whose message is not valid, and end its session: it would repeat it."""
         session = self._by_connection.get(connection)
         return [] if session is None else self._turn_away(session, text, now)
 
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
-        """Apply an event of the host: a timer, a loss, or a person's request."""
+        """Apply an event of the host: a timer, a loss, or a person's request.
+
+        Raises what the job's machine raises. During a takeover only the recovery hears of the
+        event.
+        """
         if self._recovery is not None:
             is_over = self._recovery.hears(event)
             return [*self._recover(now), *self._drain_kept()] if is_over else []
@@ -323,9 +333,9 @@ class Sessions:
         return effects
 
     def apply_own(self, event: JobEvent, now: float) -> list[HostEffect]:
-        """Apply an event that no agent has sent, as `apply` does.
+        """Apply an event that no agent has sent, by `apply`; return an exception as `Faulted`.
 
-        An error can end no session here, and the job may wait for this event.
+        There is no session that it could end, and the job may wait for this event.
         """
         try:
             return self.apply(event, now)
@@ -333,14 +343,17 @@ class Sessions:
             return [Faulted(event, error)]
 
     def give_up(self, why: str, now: float) -> list[HostEffect]:
-        """End the job, because an event that it waits for can't be applied."""
+        """End the job as an infrastructure fault: an event that it waits for can't be applied."""
         if self.verdict is not None:
             return []
         text = f"the coordinator failed three times at the same event: {why}"
         return self._follow(close_job(self.job, Outcome.INFRASTRUCTURE, text), now)
 
     def check(self, now: float, late_s: float = 0.0) -> list[HostEffect]:
-        """Declare silent agents lost, and return the effects."""
+        """Declare silent agents lost, unless patience is due, and return the effects.
+
+        `late_s` is how late the host calls: after a long delay no silence counts.
+        """
         lagged = self.liveness.lagged(now, late_s) if late_s > LATE_S else None
         lost, patience = self.liveness.check(now)
         effects = [self._patient(found) for found in (lagged, patience) if found is not None]
@@ -351,12 +364,12 @@ class Sessions:
     def lose(
         self, incarnation: str, why: str, last_heard_at: float, now: float
     ) -> list[HostEffect]:
-        """Declare this agent lost, as of its last message."""
+        """Declare this agent lost, last heard at `last_heard_at`, if it has a session."""
         session = self._sessions.get(incarnation)
         return [] if session is None else self._lose(session, why, last_heard_at, now)
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """Return the timers of the job in seconds; each is answered by `apply(TimerEnded(...))`."""
+        """Return the job's timers with their lengths in seconds. `apply` gets those that end."""
         if self._recovery is not None:
             return self._recovery.timers_wanted()
         return jobs.timers_wanted(self.job)
@@ -383,11 +396,14 @@ class Sessions:
 
     @property
     def _recovery(self) -> Recovery | None:
-        """Under way: it is not known yet what runs."""
+        """The recovery after a takeover, while it is not known what runs; None: there is none."""
         return None if self._handover is None else self._handover.recovery
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
-        """Return whether the agent took part in the round of the last coordinator."""
+        """Resume the session of an agent that took part in the last coordinator's round.
+
+        Returns whether it did.
+        """
         handover, place = self._handover, hello.place
         if handover is None:
             return False
@@ -476,7 +492,10 @@ class Sessions:
         self._contests.heard(session.ref.incarnation, yes=True)
 
     def _is_used(self, contest: Contest) -> bool:
-        """Return whether the holder runs and does not leave: the newcomer is to be refused."""
+        """Return whether another agent that holds the contested id or rank was heard, and stays.
+
+        Then the newcomer is to be refused.
+        """
         holder = contest.holder
         is_dead = self.liveness.is_dead(holder.incarnation)
         return contest.is_heard and not is_dead and not is_leaving(self.job, holder)
@@ -545,7 +564,7 @@ class Sessions:
         return [SendTo(session.connection, message)]
 
     def _dated(self, ref: NodeRef, verdict: Verdict, now: float) -> Verdict:
-        """Return the verdict with its age, for an agent that came after the end."""
+        """Return the verdict, with its age for an agent that came after the end."""
         session = self._sessions.get(ref.incarnation)
         if session is None or not session.came_late or self._ended_at is None:
             return verdict
@@ -558,7 +577,7 @@ class Sessions:
         return effects + self._lose(session, text, now, now)
 
     def _hang_up(self, session: Session) -> list[HostEffect]:
-        """Close the connection of an agent, so that it attaches anew and gets what it missed."""
+        """Close an agent's connection, if it has one: it attaches anew, and gets what it missed."""
         connection, session.connection = session.connection, None
         if connection is None:
             return []

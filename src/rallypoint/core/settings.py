@@ -29,24 +29,29 @@ some more."""
 MIN_SECONDS = 0.001
 """The shortest time other than 0, in seconds: a shorter lease only keeps the coordinator busy."""
 MAX_SECONDS = 1e9
-"""30 years: more means no end. Every clock and timer here can take it."""
+"""The longest time of a setting, in seconds: about 30 years. Every clock and timer here can take
+it."""
 MAX_WAIT_S = 86_400.0
-"""A day: how long one node may have the others wait for its workers to stop."""
+"""The longest time in seconds, a day, for which one node may have the others wait for its workers
+to stop."""
 HOLD_S = 10.0
-"""How long a leader may act after it has written its job's record, in seconds."""
+"""How long a leader may act after it has written its job's record, in seconds, unless `hold` is
+given."""
 HOLD_MIN_S, HOLD_MAX_S = 2, 300
 MAX_EXIT_CODES = 255
 """The longest list of exit codes: all but 0."""
 ENGINE_NAMES = ("file", "etcd", "kubernetes")
-"""The names of the built-in engines of registers; `register/engines.py` has a row for each."""
+"""The names of the built-in engines of registers, which store jobs' records; `register/engines.py`
+has a row for each."""
 FOR_DIRECTORIES = "file"
-"""The default engine for a directory, and for records in a shared home."""
+"""The engine (kind of register) for an endpoint that is a directory, and for records in a shared
+home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 """The options for a job that any node may lead."""
 BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends whose endpoint determines the node that hosts the job."""
 ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
-"""The launchers and frameworks whose variables workers can get besides torch's."""
+"""The launchers and frameworks whose variables workers can get."""
 MAX_TOLD_WORKERS, MAX_TOLD_BYTES = 4096, 120_000
 """The most workers whose addresses are passed to each other, and the most bytes of these addresses:
 they become one variable, and the kernel's limit is 128 KiB."""
@@ -57,8 +62,8 @@ UNNAMED_RUN_ID = "none"
 class OnJoin(Enum):
     """The effect of late nodes on a running round.
 
-    RESTART grows it, HOLD waits until it ends anyway, AT_CHECKPOINT asks the workers for a
-    checkpoint and grows it when they have saved one.
+    RESTART ends it for a larger one, HOLD waits until it ends anyway. AT_CHECKPOINT first asks the
+    workers for a checkpoint, and ends the round when they have saved one.
     """
 
     RESTART = "restart"
@@ -67,8 +72,8 @@ class OnJoin(Enum):
 
 
 SETTINGS_UNCOUNTED = 24
-"""The number of settings that a coordinator of an older version knows, which does not send this
-number."""
+"""The number of settings that an older coordinator is taken to know, which does not say how
+many."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):
@@ -78,26 +83,29 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     min_nodes: int = 1
     max_nodes: int = 1
     static: bool = False
-    """Group ranks are given by `node_rank`, and the round store shares the endpoint's port."""
+    """Whether group ranks are given by `node_rank`, and the round store shares the endpoint's
+    port."""
     max_restarts: int = 0
-    """The number of worker failures that are restarted. Membership changes never count."""
+    """The number of worker failures after which the workers are restarted. Changes of the nodes
+    never count."""
     restart_window_s: float = 0.0
-    """0: the budget is for the job's whole life; else it is for any so many seconds."""
+    """The seconds for which a restart counts towards `max_restarts`; 0: for the job's whole
+    life."""
     restart_backoff_s: float = 0.0
     """The pause before the first restart, doubled for each further one, at most 60 s."""
     no_restart_exit_codes: tuple[int, ...] = ()
     """The exit codes that end the job even if the budget is not used up."""
     lease_s: float = 15.0
     """How long a node may be silent before it is lost. A short lease detects a dead node sooner, a
-    long one does not expel a paused or overloaded node. A node that dies with its connection is
-    detected at once."""
+    long one does not expel a paused or overloaded node. A node whose connection ends is lost sooner
+    (`reconnect_grace_s`, `reset_grace_s`)."""
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 1.0
     """How long a node that closed its connection may take to return before it is lost."""
     join_timeout_s: float = 600.0
     """How long a forming round may lack nodes before the job ends."""
     last_call_s: float = 30.0
-    """How long the first round waits for more than the minimum."""
+    """How long a first round waits for more nodes than the minimum, in seconds."""
     join_settle_s: float = 10.0
     """The time without a new node after which late nodes are admitted."""
     join_settle_max_s: float = 60.0
@@ -112,7 +120,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     limit. It has to be longer than the longest step, with its checkpoint and its evaluation. Equal
     on all nodes, because a rank that hangs stops all others."""
     reset_grace_s: float = 5.0
-    """How long a node may take to return whose connection broke in any other way."""
+    """How long a node may take to return when its connection broke, rather than that the node
+    closed it."""
     stop_patience_s: float = 60.0
     """The extra wait when many nodes are slow to stop at once; 0: none."""
     world_multiple_of: int = 1
@@ -149,7 +158,7 @@ Differences = tuple[tuple[str, object, object], ...]
 
 
 class Setting(Struct, frozen=True):
-    """One row: an option, a key of `--rdzv-conf`, or a further setting that nodes compare."""
+    """A row of the table of settings: an option, a key of `--rdzv-conf`, or one with neither."""
 
     flag: str
     """`--name`; of a key of `--rdzv-conf` that has no flag, `name`; empty: a person gives none."""
@@ -167,12 +176,13 @@ class Setting(Struct, frozen=True):
     """The default in words, where the default of the field does not show it."""
     short: str = ""
     twin: str = ""
-    """The value may also come from the environment, as `PET_<NAME>` or `RALLYPOINT_<NAME>`."""
+    """The prefix of an environment variable that may also give the value: `PET` or `RALLYPOINT`,
+    for `PET_<NAME>` or `RALLYPOINT_<NAME>`. Empty: there is none."""
     least: float = 0
     most: float = MAX_SECONDS
     """The largest valid number."""
     above_zero: bool = False
-    """Whether a user can't give 0, which means never, or all; for seconds only."""
+    """Whether a user can't give 0, which as a default means never, or all. Only for seconds."""
     key: Literal["", "tcp", "any", "call"] = ""
     """The calls that take it as a parameter.
 
@@ -180,9 +190,9 @@ class Setting(Struct, frozen=True):
     reach a launch through `LaunchConfig.rdzv_configs`. `call`: launches, specs or logs; a
     field of its own, as `LaunchConfig.max_restarts`."""
     follows: str = ""
-    """The field from which this one gets its default."""
+    """The field of `SharedSettings` from whose value this one gets its default."""
     words: str = ""
-    """The way to give it, if that is not a single flag."""
+    """How a user gives the setting, for messages, if that is not by a single flag."""
     repeatable: bool = False
     required: bool = False
     implied: str = ""
@@ -205,22 +215,22 @@ class Setting(Struct, frozen=True):
 
     @property
     def section(self) -> str:
-        """The part of `AgentConfig` that it fills."""
+        """The part of `AgentConfig` that the setting fills; empty: it fills none."""
         return self.target.partition(".")[0]
 
     @property
     def field(self) -> str:
-        """The field of that part that it fills."""
+        """The field of that part of `AgentConfig` that the setting fills; empty: it fills none."""
         return self.target.partition(".")[2]
 
     @property
     def env_name(self) -> str:
-        """The variable that sets it if the command line does not; empty: there is none."""
+        """The environment variable that sets it if the command line does not; empty: none."""
         return f"{self.twin}_{self.name.upper()}" if self.twin else ""
 
     @property
     def spelled(self) -> str:
-        """The way to give it, for messages."""
+        """How a user gives the setting, for messages: its flag, key, or words."""
         flag = self.flag if self.flag.startswith("--") else f"--rdzv-conf {self.flag}"
         return self.words or (flag if self.flag else self.field)
 
@@ -580,9 +590,9 @@ def is_torchrun(row: Setting) -> bool:
 
 
 def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
-    """Return the parameters of the library's handlers by name.
+    """Return the parameters of the library's rendezvous handlers, by name.
 
-    Those of a coordinator, or those that all have.
+    `without_coordinator`: only those of all handlers, not those of handlers with a coordinator.
     """
     return {
         row.name: row
@@ -592,7 +602,7 @@ def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
 
 
 def out_of_range(row: Setting, value: float) -> str:
-    """Return the range that the number violates; empty: it is in range."""
+    """Return the valid range if the number is outside, as `must be 1 to 4096`; else empty."""
     if row.least <= value <= row.most:
         return ""
     unit = " seconds" if row.kind == "seconds" and row.least else ""

@@ -39,9 +39,9 @@ TASK_VARIABLES: dict[str, tuple[str, ...]] = {
 }
 """The variables by the scheduler that sets them: names, or with a `*` the beginnings of names."""
 PARAMETERS = ("OMPI_MCA_*", "PMIX_MCA_*")
-"""The parameters of an MPI, mostly set by users: they stay, though `OMPI_*` is removed."""
+"""The parameters of an MPI, mostly set by users: workers keep them, though `OMPI_*` is removed."""
 OF_MPIRUN = ("OMPI_MCA_orte_*", "OMPI_MCA_ess*", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir")
-"""The parameters that mpirun sets for a task; they are removed."""
+"""The parameters that mpirun sets for a task; workers do not get them."""
 
 
 def _split(patterns: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -56,14 +56,14 @@ _OF_MPIRUN, _MPIRUN_BEGIN = _split(OF_MPIRUN)
 
 
 def describes_task(variable: str) -> bool:
-    """Return True for a variable of the table."""
+    """Return whether this variable tells a process which task of a scheduler or an MPI it is."""
     if variable.startswith(_PARAMETERS):
         return variable in _OF_MPIRUN or variable.startswith(_MPIRUN_BEGIN)
     return variable in _NAMES or variable.startswith(_BEGIN)
 
 
 def inherited(environ: Mapping[str, str], keep: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment that workers inherit from their agent.
+    """Return the environment of an agent without variables that describe its task, for its workers.
 
     `keep` has names that stay nevertheless, or shell patterns of names.
     """

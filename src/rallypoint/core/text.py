@@ -29,7 +29,7 @@ from rallypoint.errors import SettingsConflictError
 
 T = TypeVar("T")
 ParameterNames = Mapping[str, str]
-"""The parameters by their flags."""
+"""The names of a library call's parameters, by the flags of the same settings."""
 
 
 _OTHERWISE: ParameterNames = {
@@ -39,7 +39,7 @@ _OTHERWISE: ParameterNames = {
     "--rdzv-conf": "rendezvous parameter",
     "--rdzv-id": "run_id",
 }
-"""The options whose parameters have other names."""
+"""The names of parameters that differ from their flags."""
 _names: ContextVar[ParameterNames | None] = ContextVar("names", default=None)
 STACKS = "what it was doing:"
 """The first line of a detail that consists of stacks, not of an exception's traceback."""
@@ -56,7 +56,7 @@ CANT_LOG = "can't write logs under"
 HOST_LEAVES = "which hosts the coordinator, is leaving"
 """A part of the reason of a job that ends because the node of its coordinator leaves."""
 NAMES_MAX = 8
-"""The most words that name nodes in a sentence."""
+"""The most names, or folded ranges of names, of nodes or jobs in a sentence."""
 
 
 def count(number: int, noun: str) -> str:
@@ -65,7 +65,7 @@ def count(number: int, noun: str) -> str:
 
 
 def brief_seconds(time_s: float) -> str:
-    """`3.02` or `1800`: what matters of a time in seconds, without an exponent."""
+    """Return a number of seconds for a sentence, rounded to what matters: `3.02` or `1800`."""
     return f"{time_s:.3g}" if time_s < 100 else f"{time_s:.0f}"
 
 
@@ -78,7 +78,7 @@ def shown(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a foreign text in quotes, on one line, with invalid UTF-8 in a shell's notation."""
+    """Return a foreign text in quotes, in ASCII on one line; invalid UTF-8 as a shell writes it."""
     return ascii(text).replace("\\udc", "\\x")
 
 
@@ -89,19 +89,23 @@ def raised(error: BaseException) -> str:
 
 
 def job_name(run_id: str) -> str:
-    """`job train-7`; also for a job that nobody named, or that got a random name (`job-7k2m`)."""
+    """Return the name of a job for a sentence: `job train-7`.
+
+    A job that nobody named is `the job`; a name that begins with `job-`, as random ones do, is as
+    it is.
+    """
     if run_id == UNNAMED_RUN_ID:
         return "the job"
     return run_id if run_id.startswith("job-") else f"job {run_id}"
 
 
 def quoted_job(run_id: str) -> str:
-    """Return the quoted name of a job: `job 'train-7'`."""
+    """Return the quoted name of a job: `job 'train-7'`, or `a job without --rdzv-id`."""
     return f"a job without {named.rdzv_id}" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; real-time and unknown ones as `signal 40`."""
+    """Return the name of a signal: `SIGKILL` for 9; real-time and unknown ones as `signal 40`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -109,7 +113,7 @@ def signal_name(number: int) -> str:
 
 
 def signal_number(name: str) -> int:
-    """9 for `SIGKILL`; 0 for an empty name. Raises KeyError."""
+    """Return the number of a signal: 9 for `SIGKILL`; 0 for an empty name. Raises KeyError."""
     return signal.Signals[name].value if name else 0
 
 
@@ -123,24 +127,21 @@ def part_of(run_id: str, node_id: str) -> str:
 
 
 def names(node_ids: tuple[str, ...]) -> str:
-    """Return `a, node-[0-63]`, or `a, b and 5 more` where there are very many.
-
-    Empty for none.
-    """
+    """Return node ids in few words: `a, node-[0-63]`, or `a, b and 5 more`. Empty for none."""
     words = fold_words(node_ids, NAMES_MAX)
     more = len(node_ids) - sum(number for _, number in words[:NAMES_MAX])
     return ", ".join(word for word, _ in words[:NAMES_MAX]) + (f" and {more} more" if more else "")
 
 
 def names_of_jobs(run_ids: Iterable[str]) -> str:
-    """Return the names of jobs, none of which is shortened, because the user has to type one."""
+    """Return names of jobs, in full because the user has to type one: `a, b and 5 more`."""
     known = sorted(run_ids)
     more = len(known) - NAMES_MAX
     return ", ".join(known[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_number(word: str) -> bool:
-    """Return whether the word is a number in Python's notation."""
+    """Return whether the word is a number, as Python's `float` reads it."""
     try:
         float(word)
     except ValueError:
@@ -149,7 +150,7 @@ def is_number(word: str) -> bool:
 
 
 def spelled(flag: str) -> str:
-    """Return the name of a setting for a message in the present context."""
+    """Return a setting's name for a message: its flag or, in a library call, its parameter."""
     names = _names.get()
     if names is None:
         return flag
@@ -174,7 +175,7 @@ named = _Named()
 
 
 def by_register() -> str:
-    """Return how any node may lead a job."""
+    """Return the options by which any node may lead a job, in words: `--rdzv-backend file, ...`."""
     return f"{named.rdzv_backend} {', '.join(ENGINE_NAMES[:-1])} or {ENGINE_NAMES[-1]}"
 
 
@@ -210,9 +211,9 @@ def settings_unknown(settings: SharedSettings, known: int) -> str:
 
 @contextmanager
 def naming_parameters(own: ParameterNames | None = None) -> Iterator[None]:
-    """Name parameters in messages that are made within; also a decorator.
+    """Let messages that are made within name settings as parameters of a library call.
 
-    `own` are the parameters of the call.
+    A context manager, also a decorator. `own` are the parameters of the call, by flag.
     """
     token = _names.set(own or {})
     try:
@@ -227,5 +228,5 @@ def carried(call: Callable[[], T]) -> Callable[[], T]:
 
 
 def versions_text(oldest: int, newest: int) -> str:
-    """Return these protocol versions in words."""
+    """Return these protocol versions in words: `version 3` or `versions 2 to 4`."""
     return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"

@@ -34,20 +34,21 @@ class WorkerExit(Struct, frozen=True, array_like=True):
     rank: int = 0
     role: str = ""
     pid: int = 0
-    """0: it could not be started, or its pid is not known."""
+    """The worker's process id; 0: it could not be started, or its pid is not known."""
     age_s: float = 0.0
     """The seconds between the end and the sending of the report."""
     wall_time: float = 0.0
-    """Unix seconds by the node's own clock: only shown, never compared."""
+    """When it ended, in Unix seconds by the node's own clock: only shown, never compared."""
     message: str = ""
     """The exception, or the meaning of the signal."""
     detail: str = ""
-    """The worker's traceback, or the last lines of its stderr."""
+    """The worker's traceback, the last lines of its stderr, or its stacks if it hung."""
     log_file: str = ""
     tells_of_lost_peer: bool = False
     """Whether the exception merely says that another worker went away."""
     reason: str = ""
-    """The reason why its own agent has ended it; empty: it ended by itself."""
+    """The reason why its own agent has ended it, or why it is blamed for a hang; empty: it ended by
+    itself."""
 
     @property
     def succeeded(self) -> bool:
@@ -62,7 +63,7 @@ class WorkerExit(Struct, frozen=True, array_like=True):
         return self.code if self.signal is None else -self.signal
 
     def describe(self) -> str:
-        """Return the status in words: `exit code 3`, `SIGSEGV (core dumped)`."""
+        """Return the exit status in words: `exit code 3`, `SIGSEGV (core dumped)`; or: unknown."""
         if self.code is not None:
             return f"exit code {self.code}"
         if self.signal is None:
@@ -105,7 +106,7 @@ class WorkerExits:
         return self._exits[local_rank]
 
     def noted_at(self, local_rank: int) -> float:
-        """Return when that exit was noted, on the clock of the loop."""
+        """Return when this worker's exit was noted, on the event loop's clock. Raises KeyError."""
         return self._noted_at[local_rank]
 
     def note(self, exit_: WorkerExit, *, at: float) -> None:
@@ -125,7 +126,7 @@ class WorkerExits:
         self._killed_for_sigterm.add(local_rank)
 
     def failed(self) -> list[int]:
-        """Return the local ranks that failed."""
+        """Return the local ranks of the workers that ended other than with exit code 0."""
         return [rank for rank, exit_ in self._exits.items() if not exit_.succeeded]
 
     def all_succeeded(self, workers: int) -> bool:
@@ -133,11 +134,11 @@ class WorkerExits:
         return len(self._exits) == workers and not self.failed()
 
     def has_unreported_failure(self) -> bool:
-        """Return whether a worker has failed that `report` has not named yet."""
+        """Return whether a worker has failed that `report` has not returned yet."""
         return any(rank not in self._reported for rank in self.failed())
 
     def report(self) -> tuple[WorkerExit, ...]:
-        """Return the exits that no earlier call has named."""
+        """Return the exits that no earlier call has returned."""
         fresh = [rank for rank in self._exits if rank not in self._reported]
         self._reported.update(fresh)
         return tuple(self._exits[rank] for rank in fresh)

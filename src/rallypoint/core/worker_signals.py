@@ -26,13 +26,13 @@ from enum import Enum
 from msgspec import Struct, field
 
 WITNESS_S = 0.2
-"""How much later than the agent the witness may get a signal on a busy machine, in seconds."""
+"""How much later than the agent the witness (its guard process) may get a signal, in seconds."""
 OWN_SIGNAL_S = 2.0
-"""How much later than the witness the agent may get a signal, in seconds."""
+"""How much later than the witness (its guard process) the agent may get a signal, in seconds."""
 
 
 class Received(Enum):
-    """The processes of a worker that a signal has reached already."""
+    """The processes of a node's workers that a signal has reached already."""
 
     NOBODY = "nobody"
     WORKERS = "workers"
@@ -47,16 +47,20 @@ class WorkerSignals(Struct):
     by_agent: set[int] = field(default_factory=set)
     """The signals that have reached the agent."""
     by_witness: set[int] = field(default_factory=set)
-    """The signals that have lately reached the witness, but not the agent."""
+    """The signals that have lately reached the witness (the agent's guard process), but not the
+    agent."""
     by_both: set[int] = field(default_factory=set)
     notified: set[int] = field(default_factory=set)
     """The signals that the agent has sent as a request for a checkpoint."""
     is_waiting: bool = False
-    """Whether another signal may reach the witness in a moment."""
+    """Whether the agent waits, because another signal may reach the witness (its guard process) in
+    a moment."""
     held_stop: int = 0
-    """The signal that ends the workers, held back; 0: none."""
+    """The signal that is to end the workers, held back while a scheduler may be sending it, too; 0:
+    none."""
     held_notice: int = 0
-    """The signal that asks the workers for a checkpoint, held back; 0: none."""
+    """The signal that asks the workers for a checkpoint, held back while a scheduler may be sending
+    it, too; 0: none."""
 
 
 def workers_started(signals: WorkerSignals) -> None:
@@ -66,13 +70,13 @@ def workers_started(signals: WorkerSignals) -> None:
 
 
 def agent_got(signals: WorkerSignals, number: int) -> bool:
-    """Note a signal of the agent. True: it has reached the witness before."""
+    """Note that a signal has reached the agent; return whether the witness got it before."""
     signals.by_agent.add(number)
     return _meet(signals, number)
 
 
 def witness_got(signals: WorkerSignals, number: int) -> bool:
-    """Note a signal of the witness. True: it has reached the agent before."""
+    """Note that a signal has reached the witness; return whether the agent got it before."""
     signals.by_witness.add(number)
     return _meet(signals, number)
 
@@ -88,13 +92,13 @@ def _meet(signals: WorkerSignals, number: int) -> bool:
 def awaits_own_signal(signals: WorkerSignals, handled: tuple[int, ...]) -> bool:
     """Return whether the witness has got a signal that the agent may still get.
 
-    `handled` is as in `received`.
+    `handled` has the signals that the agent handles.
     """
     return not signals.by_witness.isdisjoint(handled)
 
 
 def received(signals: WorkerSignals, number: int, handled: tuple[int, ...]) -> Received | None:
-    """Return the processes that a signal has reached; None: the agent will know in a moment.
+    """Return which processes a signal has reached; None: that is known in a moment.
 
     `handled` has the signals that the agent handles; any other one counts as soon as it has reached
     the witness.

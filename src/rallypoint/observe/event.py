@@ -39,7 +39,7 @@ class NodeState(str, Enum):  # noqa: UP042  # The same.
 
 
 def milliseconds_now() -> int:
-    """Milliseconds since the epoch; to be shown, never compared."""
+    """Return the milliseconds since the epoch; to be shown, never compared."""
     return time.time_ns() // 1_000_000
 
 
@@ -66,18 +66,18 @@ class Event:
 
     @property
     def id(self) -> str:
-        """The id of the event; empty for an event of a program that sets none."""
+        """The id of the event; empty for a deserialised event that has none."""
         return str(self.metadata.get("id", ""))
 
     @property
     def round(self) -> int | None:
-        """The round of the job, if the event belongs to one."""
+        """The round of the job; None: the event belongs to none."""
         found = self.metadata.get("round")
         return found if isinstance(found, int) else None
 
     @property
     def reason(self) -> str:
-        """The reason of the event, or what happened, in words."""
+        """The reason of the event, or what happened, in words; may be empty."""
         return str(self.metadata.get("reason", ""))
 
     def serialize(self) -> str:
@@ -122,7 +122,7 @@ class RdzvEvent:
         return self.serialize()
 
     def as_event(self) -> Event:
-        """Return the event for a handler: the same as metadata, now."""
+        """Return an `Event` with the present time, and this step's fields as its metadata."""
         fields = asdict(self)
         name, state = fields.pop("name"), fields.pop("node_state")
         metadata = {**fields, "node_state": str(state.value), "reason": self.message}

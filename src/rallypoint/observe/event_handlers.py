@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 GROUP = "rallypoint.event_handlers"
 RENDEZVOUS = "dynamic_rendezvous"
-"""The handler of rendezvous events: none, unless a package offers one of this name."""
+"""The name of the handler of rendezvous events: it drops them, unless a package offers one of this
+name."""
 
 
 class EventHandler(Protocol):
-    """Called from one thread, one event at a time: it may block, and it may raise."""
+    """A receiver of events, one at a time from one thread: it may block, and it may raise."""
 
     def handle(self, event: Event) -> None: ...
 
@@ -41,7 +42,7 @@ class EventHandler(Protocol):
 
 
 class ConsoleEvents:
-    """A JSON line on stderr for each event."""
+    """A handler that prints each event as a line of JSON to stderr."""
 
     def handle(self, event: Event) -> None:
         say(event.line())
@@ -51,7 +52,7 @@ class ConsoleEvents:
 
 
 class JsonLinesFile:
-    """Appends a line for each event, which is in the file when `handle` returns.
+    """A handler that appends each event to a file as a line of JSON, before `handle` returns.
 
     Several agents may share a file: each line is one write. If the disk took only a part of a line,
     the next event begins on a new line.
@@ -70,7 +71,7 @@ class JsonLinesFile:
         self._is_cut = False
 
     def handle(self, event: Event) -> None:
-        """Write the event. Raises OSError when it could not be written whole."""
+        """Append the event as one line. Blocks. Raises OSError if it could not be written whole."""
         line = b"\n" * self._is_cut + event.serialize().encode() + b"\n"
         while line:
             written = os.write(self._fd, line)
@@ -85,7 +86,7 @@ class JsonLinesFile:
 
 
 class LoggingEvents:
-    """Passes each event to a handler of `logging`, as a record whose message is its JSON."""
+    """A handler that passes each event to a handler of `logging`, as a record with its JSON."""
 
     def __init__(self, handler: logging.Handler) -> None:
         self.handler = handler
@@ -101,14 +102,14 @@ class LoggingEvents:
 
 
 def known_event_handlers() -> list[str]:
-    """Return the names of built-in handlers and of those that installed packages offer."""
+    """Return the names of built-in handlers and of those that installed packages offer, sorted."""
     from importlib.metadata import entry_points
 
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
 def make_event_handler(spec: str) -> EventHandler | None:
-    """Return the handler of `NAME` or `NAME:ARGUMENT`, opened; None for one that takes nothing.
+    """Return the handler of `NAME` or `NAME:ARGUMENT`, opened; None for one that drops all events.
 
     Raises UnknownEventHandlerError with the known names, ParameterError for an argument that it
     can't use or a package's handler that can't be made.
@@ -130,7 +131,7 @@ def make_event_handler(spec: str) -> EventHandler | None:
 
 
 def shown_name(name: str) -> str:
-    """Return the name as it is written on the command line."""
+    """Return a handler's name as on the command line: `jsonl:FILE` for `jsonl`, else itself."""
     return "jsonl:FILE" if name == "jsonl" else name
 
 
@@ -154,7 +155,7 @@ def _made_by(entry: EntryPoint, argument: str) -> EventHandler:
 
 
 def _adapted(made: object) -> EventHandler:
-    """Return the object as an event handler; a handler of `logging` is wrapped."""
+    """Return the object as an event handler, that of `logging` wrapped. Raises TypeError."""
     logging_ = sys.modules.get("logging")
     if logging_ is not None and isinstance(made, logging_.Handler):
         return LoggingEvents(made)
@@ -181,9 +182,9 @@ _BUILT_IN: dict[str, Callable[[str], EventHandler | None]] = {
 
 
 def open_queue(destination: str) -> BoundedQueue[Event] | None:
-    """Return a new queue to the handler of this name; None for a handler that drops everything.
+    """Return a new queue to the handler that `make_event_handler` returns; None if that is None.
 
-    Raises ParameterError as `make_event_handler` does.
+    Raises what `make_event_handler` raises.
     """
     handler: EventHandler | None = make_event_handler(destination)
     return None if handler is None else BoundedQueue(handler.handle, handler.close)

@@ -17,7 +17,10 @@ TEXT_CHARACTERS = 200
 
 
 class Faults:
-    """Never raises. `report` gets one line for each place, and may raise."""
+    """The unexpected exceptions of a process, reported and counted. Its methods never raise.
+
+    `report` gets one line for each place in the code, and may raise.
+    """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -25,11 +28,11 @@ class Faults:
 
     @property
     def total(self) -> int:
-        """The number of faults."""
+        """The number of faults since the counts were reset by `tell_counts`."""
         return sum(self._counts.values())
 
     def note(self, what: str, error: BaseException) -> None:
-        """Report that `error` ended `what`, while everything else continues."""
+        """Note that `error` ended `what`, while all else continues. Report it if it is new."""
         place = f"{type(error).__name__} at {_places(error.__traceback__, 1)}"
         if place not in self._counts and len(self._counts) >= PLACES_REMEMBERED:
             place = "other places"
@@ -39,7 +42,7 @@ class Faults:
                 self._report(f"{what}: {describe_fault(error)}: this is a bug, please report it")
 
     def of_loop(self, loop: object, context: dict[str, object]) -> None:
-        """Report an exception of a callback; the `set_exception_handler` of a loop."""
+        """Note an exception of a loop's callback. For the loop's `set_exception_handler`."""
         error = context.get("exception")
         unknown = RuntimeError(str(context["message"]))
         self.note("in the event loop", error if isinstance(error, BaseException) else unknown)
@@ -54,14 +57,14 @@ class Faults:
 
 
 def describe_fault(error: BaseException) -> str:
-    """Return one line with the exception and the innermost places of its traceback."""
+    """Return one line with the exception and the innermost three places of its traceback."""
     text = visible(str(error)[:TEXT_CHARACTERS])
     where = _places(error.__traceback__, PLACES_SHOWN)
     return f"unexpected {type(error).__name__} ({text}) at {where}"
 
 
 def _places(trace: TracebackType | None, count: int) -> str:
-    """Return the innermost places, as paths within the package or names of other files."""
+    """Return the innermost `count` places, as paths within the package or names of other files."""
     found = []
     while trace is not None:
         _, ours, within = trace.tb_frame.f_code.co_filename.rpartition("/rallypoint/")

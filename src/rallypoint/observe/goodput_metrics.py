@@ -9,7 +9,7 @@ from rallypoint.observe.prometheus import Family, Kind, Labels, Sample
 
 
 def goodput_families(prefix: str, views: Sequence[tuple[Labels, GoodputView]]) -> Iterator[Family]:
-    """Yield the metric families of these jobs, each with its labels."""
+    """Yield the metrics about the use of these jobs' time. Their names begin with `prefix`."""
     yield Family(
         f"{prefix}job_seconds",
         # No counter: a node that was silent takes the time back from what it seemed to do.

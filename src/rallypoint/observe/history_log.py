@@ -35,17 +35,18 @@ class HistoryLogs:
     """Whether the files lack details; False, because a user asked for them."""
 
     def __init__(self, path: str) -> None:
-        """`path`: a file, or with a slash at its end a directory, which is made if it is missing.
+        """Check that the history can be written to `path`. Raises UsageError if it can't.
 
-        Raises UsageError where it can't be written.
+        `path` is a file, or with a slash at its end a directory, which is made if it is missing.
         """
         self.path, self._absolute = path, os.path.abspath(path)
         self._queue: BoundedQueue[tuple[str, HistoryLine]] = BoundedQueue(self._receive)
         self._on_fault: Callable[[str, str], None] = lambda run_id, why: None
         self._begins: dict[str, Begin] = {}
-        """The first lines of each job's file, by job. For the queue's thread, as what follows."""
+        """The newest first line of each job's file, by job. For the queue's thread, as the two
+        fields below."""
         self._told = 0
-        """The number of lost lines that a file reports."""
+        """The number of lost lines that the files have reported."""
         self._is_broken = False
         _check(path)
 
@@ -66,20 +67,23 @@ class HistoryLogs:
 
     @property
     def lost(self) -> int:
-        """The number of lines that could not be written so far."""
+        """The number of lines so far that could not be written, or did not fit into the queue."""
         return self._queue.lost
 
     def write(self, run_id: str, line: HistoryLine) -> None:
-        """Append the line to this job's file soon, without blocking."""
+        """Append the line to this job's file soon, without blocking. It is lost if many wait."""
         self._queue.put((run_id, line))
 
     def close(self, timeout_s: float) -> str:
-        """Write the waiting lines within the time, and return a message about lost ones. Blocks."""
+        """Write the waiting lines within the time, and return a message about lost lines. Blocks.
+
+        The message is empty if none is lost.
+        """
         lost = self._queue.close(timeout_s)
         return f"{named.history} {self.path}: {lost}" if lost else ""
 
     def file_of(self, run_id: str) -> str:
-        """Return the file of this job's history."""
+        """Return the absolute path of the file of this job's history."""
         if not self.path.endswith("/"):
             return self._absolute
         return os.path.join(self._absolute, f"{_file_name(run_id)}.jsonl")
@@ -143,7 +147,10 @@ def _why_not_opened(path: str) -> str:
 
 
 def _check(path: str) -> None:
-    """Leaves no trace but the directory. Raises UsageError."""
+    """Check that a history can be written to `path`, and make a missing directory that it names.
+
+    Raises UsageError.
+    """
     why = ""
     try:
         if path.endswith("/"):
@@ -170,7 +177,7 @@ def _check(path: str) -> None:
 
 
 def _file_name(run_id: str) -> str:
-    """Return a file name for each job, without a slash."""
+    """Return a file name for each job, without its ending and without a slash."""
     from urllib.parse import quote
 
     from rallypoint.hashes import sha256

@@ -28,7 +28,10 @@ _LEAST_BYTES = 4000
 
 
 def make_directory(path: str) -> None:
-    """Make the directory of a job if it is missing, and remove older ones. Raises OSError."""
+    """Make the directory of a job if it is missing, and then remove old ones. Raises OSError.
+
+    The oldest ones are removed, if all together are too many or too large.
+    """
     root = os.path.dirname(path)
     os.makedirs(os.path.dirname(root), 0o700, exist_ok=True)
     for folder in (root, path):
@@ -44,8 +47,8 @@ def make_directory(path: str) -> None:
 def write_note(path: str, note: NodeNote) -> None:
     """Write the note of a node, in place of an earlier one. Raises OSError.
 
-    If there is no space, the note has no output; if there is still none, it overwrites the earlier
-    file.
+    If it can't be written, it is written without its output; if that fails too, it overwrites the
+    earlier file.
     """
     name, room = os.path.join(path, rules.node_file(note.node)), rules.room_of(note.nodes)
     try:
@@ -71,7 +74,10 @@ def append_lines(fd: int, lines: Sequence[HistoryLine]) -> None:
 
 
 def append(path: str, lines: Sequence[HistoryLine]) -> None:
-    """Append to the history in this directory. Raises OSError."""
+    """Append to the history in this directory. Raises OSError.
+
+    A history that has become too long is cut.
+    """
     name = os.path.join(path, rules.HISTORY)
     fd = safe_open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
@@ -85,7 +91,7 @@ def append(path: str, lines: Sequence[HistoryLine]) -> None:
 
 
 def directories(root: str) -> list[KeptDir]:
-    """Return the directories of jobs, the newest first. Never raises OSError."""
+    """Return the directories of kept jobs, the newest first. Never raises OSError."""
     found = []
     for name in _names(root):
         if rules.is_kept_name(name) and _is_own_directory(os.path.join(root, name)):
@@ -100,7 +106,7 @@ def directories(root: str) -> list[KeptDir]:
 
 
 def notes_in(path: str, most: int = _NOTES_MAX) -> list[NodeNote]:
-    """Read the notes of nodes in a directory. A note that can't be read is passed over."""
+    """Read at most `most` notes of nodes in a directory. Unreadable ones are passed over."""
     found: list[NodeNote] = []
     for name in sorted(_names(path)):
         if not name.endswith(".json") or not rules.is_kept_file(name) or len(found) >= most:
@@ -128,7 +134,10 @@ def _read_note(path: str) -> NodeNote | None:
 
 
 def find(root: str, job: str | None, endpoint: str | None) -> str:
-    """Return the directory of the newest job that matches; empty if there is none."""
+    """Return the directory of the newest job that matches; empty if there is none.
+
+    None as the job or the endpoint matches any.
+    """
     for one in directories(root):
         path = os.path.join(root, one.name)
         notes = notes_in(path, 1)
@@ -138,7 +147,7 @@ def find(root: str, job: str | None, endpoint: str | None) -> str:
 
 
 def _remove_old(root: str, own: str) -> None:
-    """Remove old directories, without waiting and without raising OSError."""
+    """Remove old directories, unless another agent does so now. Never raises OSError."""
     try:
         lock = safe_open(os.path.join(root, ".lock"), os.O_RDWR | os.O_CREAT)
     except OSError:

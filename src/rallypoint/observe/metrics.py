@@ -23,11 +23,11 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(ABC):
-    """Gets every value of the groups that it was configured for."""
+    """The base of handlers, which get every value of the groups that they were configured for."""
 
     @abstractmethod
     def emit(self, metric_data: MetricData) -> None:
-        """May be called from any thread; the caller of `put_metric` waits for it."""
+        """Take one value. Called from any thread; the caller of `put_metric` waits for it."""
 
 
 class NullMetricHandler(MetricHandler):
@@ -47,7 +47,7 @@ def metric_now(group: str, name: str, value: int | float) -> MetricData:
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Use a handler for one group, or for all groups that have none."""
+    """Use a handler for one group or, without a group, for all groups that have none."""
     global _default
     if group is None:
         _default = handler
@@ -56,5 +56,5 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def handler_of(group: str) -> MetricHandler:
-    """Return the handler of this group."""
+    """Return the handler of this group, which may be that of all groups without one."""
     return _handlers.get(group, _default)

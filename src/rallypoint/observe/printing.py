@@ -25,8 +25,7 @@ import msgspec
 from rallypoint.errors import InfrastructureError
 
 LINE_MAX = 4096
-"""The longest line in characters. Texts from nodes are shorter: an error's message has 2048
-bytes."""
+"""The longest printed line in characters; a longer one is cut."""
 REPORT_MAX = 64 * 1024
 """The most characters that are printed at once: a traceback has at most 8192 bytes, and an
 escaped one fits too."""
@@ -86,9 +85,9 @@ def visible(text: str) -> str:
 def printed(*lines: str, colour: bool = False) -> str:
     """Return the lines as they are written, each with a line feed.
 
-    If they have more than REPORT_MAX characters, the last lines are replaced by their number. JSON
-    lines are always complete, because a program reads them. `colour` shows the colours of `Painted`
-    lines.
+    If they have more than REPORT_MAX characters, the last lines are replaced by their number. A
+    JSON line is never cut, nor counted, because a program reads it. `colour` shows the colours of
+    `Painted` lines.
     """
     safe: list[str] = []
     room = REPORT_MAX
@@ -157,29 +156,26 @@ def say_traceback(error: BaseException) -> None:
 
 
 def print_error(who: str, text: str) -> None:
-    """Write `who: text` to stderr.
+    """Write `who: text` to stderr. May block.
 
-    Further lines of the text are indented.
-
-    So no line of a foreign text looks like a line of Rallypoint's.
+    Further lines of the text are indented, so that none looks like a line of Rallypoint's.
     """
     first, *more = text.rstrip().split("\n")
     say(f"{who}: {first}", *(f"  {line}" for line in more))
 
 
 def answer(*lines: str, colour: bool = False) -> None:
-    """Write lines to stdout. Raises OSError when it can't be written. May block."""
+    """Write lines to stdout; nothing if it is closed. Raises OSError when it can't. May block."""
     if sys.stdout is not None:
         sys.stdout.write(_encodable(sys.stdout, lines, colour=colour))
         sys.stdout.flush()
 
 
 def print_text(*lines: str, colour: bool = False) -> bool:
-    """Write lines at once; nothing if the reader is gone (`| head`) or stdout is closed.
+    """Write lines to stdout at once. Returns False if the reader is gone (`| head`). May block.
 
-    Whether anybody may read more.
-
-    Raises InfrastructureError when they can't be written: the disk is full, say.
+    Nothing is written if stdout is closed. Raises InfrastructureError when the lines can't be
+    written: the disk is full, say.
     """
     try:
         answer(*lines, colour=colour)
@@ -220,14 +216,17 @@ def write_text(text: str) -> None:
 
 
 def _give_up_stdout() -> None:
-    """Python would try again at the end of the process to write the rest."""
+    """Point stdout at /dev/null, because Python would try again at its exit to write the rest."""
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def redraw(*lines: str, colour: bool = False) -> bool:
-    """Replace what the terminal shows by these lines on stdout. Otherwise as `print_text`."""
+    """Clear the terminal and write these lines to stdout.
+
+    Returns False if the reader is gone or the terminal can't be cleared; else as `print_text`.
+    """
     if sys.stdout is not None:
         try:
             sys.stdout.write("\x1b[H\x1b[2J")
@@ -275,7 +274,7 @@ def _json_escape(letter: str) -> str:
 
 
 class _Cutter:
-    """Cuts the texts of a value to the rest of REPORT_MAX, and drops lists when nothing is left."""
+    """A helper that cuts texts to the rest of REPORT_MAX, and drops lists' items after that."""
 
     def __init__(self) -> None:
         self._room = REPORT_MAX

@@ -18,7 +18,7 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Sample(Struct, frozen=True):
-    """One line of a metric. `suffix` is empty except for the parts of a histogram."""
+    """One line of a metric. `suffix` ends the metric's name; it is empty except in a histogram."""
 
     value: float
     labels: Labels = ()
@@ -35,7 +35,7 @@ class Family(Struct, frozen=True):
 
 
 class Histogram:
-    """The number of observed values up to each bound."""
+    """The number of observed values up to each bound, their number in all, and their sum."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds, self._counts = tuple(bounds), [0] * len(bounds)
@@ -59,7 +59,7 @@ class Histogram:
 
 
 def prometheus_text(families: Iterable[Family]) -> str:
-    """Return the whole text; a family without samples is left out."""
+    """Return the metrics in Prometheus' text format; a family without samples is left out."""
     lines: list[str] = []
     for family in families:
         if not family.samples:

@@ -12,13 +12,13 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 CAPACITY = 10_000
-"""The most waiting items; an event takes about 1 kB."""
+"""The most waiting items, unless a queue says otherwise; an event takes about 1 kB."""
 
 _T = TypeVar("_T")
 
 
 class BoundedQueue(Generic[_T]):
-    """`put` from any thread. The receiver is called in order, from the queue's thread."""
+    """A queue whose own thread passes each item to a receiver, in order."""
 
     def __init__(
         self,
@@ -39,11 +39,14 @@ class BoundedQueue(Generic[_T]):
 
     @property
     def lost(self) -> int:
-        """The number of items that were lost so far."""
+        """The number of items so far that did not fit, or that the receiver failed at."""
         return self._dropped + self._failed
 
     def put(self, item: _T) -> None:
-        """Never blocks, never raises. The first one starts the thread."""
+        """Pass the item to the receiver soon, or drop and count it if the queue is full or closed.
+
+        Never blocks. May be called from any thread. The first call starts the queue's thread.
+        """
         with self._lock:
             if self._is_closed or self._waiting.qsize() >= self._capacity:
                 self._dropped += 1
@@ -58,8 +61,8 @@ class BoundedQueue(Generic[_T]):
     def close(self, timeout_s: float) -> str:
         """Pass the waiting items to the receiver within the time, and close it. Blocks.
 
-        Returns a message about the lost items and the cause; empty if there are none. Called again,
-        also after the wait was interrupted, it returns the same.
+        Returns a message about lost items and the cause; empty if there are none. May be called
+        again.
         """
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True

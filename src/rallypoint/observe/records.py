@@ -48,10 +48,10 @@ def event_now(
 
 
 class StatusView(Struct, frozen=True):
-    """The state of a waiting job, in one line.
+    """The state of a job as one agent knows it, for one line to a person.
 
-    An empty `waiting_for` means that the workers run. `for_s` is the duration of the state, and
-    `nodes` the number of nodes in the round.
+    An empty `waiting_for` means that the workers run. `for_s` is the duration of the state in
+    seconds, and `nodes` the number of nodes in the round.
     """
 
     round: int
@@ -65,7 +65,7 @@ class StatusView(Struct, frozen=True):
 
 
 class Observer:
-    """Gets everything that an agent reports; by default each method does nothing.
+    """The base of receivers of all that an agent reports; by default each method does nothing.
 
     Called in the agent's loop, so no method may block.
     """
@@ -77,13 +77,13 @@ class Observer:
         """Note the state of the job, about once a second, and after every event."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
-        """Note that this node was assigned to a round, after a wait of `joined_s`."""
+        """Note that this node was assigned to a round, `joined_s` seconds after asking for one."""
 
     def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
         """Note that one phase of a round has ended."""
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
-        """Note that all workers run."""
+        """Note that all workers of this node in the round were started, as these processes."""
 
     def worker_exited(self, life: RoundLife, local_rank: int) -> None:
         """Note that a worker has exited, for whatever reason."""
@@ -95,7 +95,7 @@ class Observer:
         """Note that the first failure of a round on this node was noticed."""
 
     def heartbeat_acknowledged(self) -> None:
-        """Note that the coordinator has answered."""
+        """Note that the coordinator has answered a heartbeat."""
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
-        """Note the end of this agent."""
+        """Note the end of this agent: if it was a success, why, and the job's verdict if known."""

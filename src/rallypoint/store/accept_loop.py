@@ -12,7 +12,8 @@ import socket
 from collections.abc import Callable
 
 BATCH = 16
-"""The number of connections accepted in one turn of the loop, which takes some milliseconds."""
+"""The most connections that are accepted in one turn of the event loop, which takes some
+milliseconds."""
 SHORTAGE_PAUSE_S = 0.25
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -23,7 +24,7 @@ OnConnection = Callable[[socket.socket, tuple[str, int]], None]
 
 
 class AcceptLoop:
-    """Accepts from construction to `close`. For the thread of the loop.
+    """The acceptance of connections on a listening socket, until `close`. For the loop's thread.
 
     The listening socket, which must not block, stays the caller's.
 
@@ -48,20 +49,20 @@ class AcceptLoop:
         self.resume()
 
     def pause(self) -> None:
-        """Pause: new connections wait in the kernel's queue. Safe to call again."""
+        """Stop accepting for now: new connections wait in the kernel's queue. Safe to repeat."""
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
 
     def resume(self) -> None:
-        """Resume accepting. May be called again."""
+        """Accept again after a pause; nothing happens after `close`. May be called again."""
         if not self._closed:
             self.pause()
             self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop accepting for good. May be called again."""
+        """Stop accepting for good; the listening socket stays open. May be called again."""
         if not self._closed:
             self._closed = True
             self.pause()
@@ -86,7 +87,7 @@ class AcceptLoop:
 
 
 class Connector:
-    """Passes accepted connections to their protocols. For the thread of the loop."""
+    """A helper that joins accepted sockets and asyncio protocols. For the event loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -98,7 +99,10 @@ class Connector:
         make: Callable[[], asyncio.BaseProtocol],
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the socket over. `on_gone` is called instead where its peer has gone already."""
+        """Give an accepted socket to a protocol that `make` returns. Takes it over, never blocks.
+
+        `on_gone` is called instead if the peer has gone already.
+        """
 
         async def connect() -> None:
             try:
@@ -113,7 +117,10 @@ class Connector:
 
 
 def source_of(host: str) -> str:
-    """Return the part of a peer's address that counts as one source of connections."""
+    """Return the part of a peer's address that counts as one source: of IPv6 the /64, in hex.
+
+    Raises OSError for an invalid IPv6 address.
+    """
     if ":" not in host:
         return host
     return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:_IPV6_NETWORK_BYTES].hex()

@@ -50,12 +50,12 @@ class AccessPolicy(Struct, frozen=True):
     who: Who = Who.SAME_USER
     networks: tuple[str, ...] = ()
     enrolment_key: bytes | None = None
-    """The key of the nodes that may enrol; with a key, strangers are held for a while instead of
+    """The key of the nodes that may enrol. With a key, unknown machines are held for a while, not
     refused at once."""
     remedy: str = "--allow"
     """The option that adds a network, for messages about refused connections."""
     opener: str = "--insecure"
-    """The option that admits all peers, for these messages."""
+    """The option that admits all peers, for messages about refused connections."""
 
 
 EVERYBODY = AccessPolicy(Who.EVERYBODY)
@@ -92,7 +92,7 @@ class Peer(Struct, frozen=True):
 
 
 def peer_name(host: str, port: int) -> str:
-    """Return host and port in the usual notation."""
+    """Return `HOST:PORT`, for an IPv6 address `[HOST]:PORT`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -105,7 +105,7 @@ class Admission(Enum):
 
 
 class Refusal(Struct, frozen=True):
-    """The reason why a connection was closed, and the option that admits it."""
+    """A connection that was closed, and why, as a rule with the option that admits it."""
 
     peer: Peer
     reason: str
@@ -115,9 +115,9 @@ class Refusal(Struct, frozen=True):
 
 
 class AccessGate:
-    """The access control of one store.
+    """The access control of one store: which connections are admitted, held or refused.
 
-    An unknown peer that may enrol is held for `hold_s` seconds.
+    An unknown machine that may enrol is held for `hold_s` seconds, and then refused.
     """
 
     def __init__(self, policy: AccessPolicy, *, hold_s: float = HOLD_S) -> None:
@@ -138,7 +138,11 @@ class AccessGate:
         return self._policy.enrolment_key
 
     def arrive(self, connection: int, peer: Peer, now_s: float) -> tuple[Admission, Refusal | None]:
-        """Judges a new connection; ids are never used twice."""
+        """Decide about a new connection; return the reason, too, if it is refused.
+
+        `connection` is a number never used before. If too many are held, the next `expire` drops an
+        older one.
+        """
         if self._is_allowed(peer):
             return Admission.ALLOWED, None
         reason = self._hopeless(peer)
@@ -162,7 +166,7 @@ class AccessGate:
         return admitted
 
     def leave(self, connection: int) -> None:
-        """Note that the connection has ended."""
+        """Note that a connection has ended; it need not be a held one."""
         if connection in self._held:
             self._forget(connection)
         self._crowded_out = [each for each in self._crowded_out if each[0] != connection]
@@ -170,7 +174,7 @@ class AccessGate:
     def expire(self, now_s: float) -> list[tuple[int, Refusal]]:
         """Return the connections that were held too long or crowded out, and forget them.
 
-        The caller closes them.
+        The caller closes them, and shows the reasons.
         """
         dropped, self._crowded_out = self._crowded_out, []
         for connection in self._places.overdue(now_s):
@@ -184,7 +188,10 @@ class AccessGate:
         return dropped
 
     def next_deadline_s(self) -> float | None:
-        """Return when to call `expire`, on the clock of `now_s`; None while nobody is held."""
+        """Return when to call `expire`, on the clock of `now_s`; None while nobody is held.
+
+        0 means at once.
+        """
         return 0.0 if self._crowded_out else self._places.next_overdue_at()
 
     def _forget(self, connection: int) -> Peer:
@@ -211,7 +218,7 @@ class AccessGate:
         )
 
     def _hopeless(self, peer: Peer) -> str | None:
-        """Return why waiting can't help; None if it can."""
+        """Return why this peer can't be admitted later either; None: its node may enrol yet."""
         match peer.reach:
             case PeerReach.OTHER_USER:
                 return (

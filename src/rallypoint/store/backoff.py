@@ -11,13 +11,16 @@ from collections.abc import Iterator
 
 
 def uniform(low: float, high: float) -> float:
-    """Return a random number between the two."""
+    """Return a random number from `low` to `high`, from the system instead of `random`."""
     # `random` would take a millisecond of an agent's start.
     return low + (high - low) * int.from_bytes(os.urandom(7)) / (1 << 56)
 
 
 def growing_pauses(first_s: float, last_s: float, growth: float = 1.5) -> Iterator[float]:
-    """Yield the pauses in seconds after the first attempt, the second, and so on, without end."""
+    """Yield the pauses in seconds after the first attempt, the second, and so on, without end.
+
+    Each is `growth` times as long as the one before, at most `last_s`.
+    """
     pause_s = first_s
     while True:
         yield pause_s

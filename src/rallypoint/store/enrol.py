@@ -22,12 +22,12 @@ _ATTEMPT_S = 10.0
 
 _T = TypeVar("_T")
 LookUp = Callable[[], Awaitable[Sequence[str]]]
-"""Returns the store's numeric addresses, at least one. Raises EnrolmentError if they are unknown
-now."""
+"""The function that returns the store's numeric addresses, at least one. It raises EnrolmentError
+if they are unknown now."""
 
 
 async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: float) -> str:
-    """Enrol this node, and return the node's address as the store saw it.
+    """Enrol this node with a round's store, and return the node's address as the store saw it.
 
     Retries with growing pauses while nothing answers there or the store does not have the key yet:
     its node may learn of the round later than this one. Each time the store's addresses are looked
@@ -42,7 +42,7 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
 
 
 async def reach(look_up: LookUp, port: int, node: str, timeout_s: float) -> None:
-    """Wait until the store has answered with its nonce, without enrolling.
+    """Wait until a round's store has answered with its nonce, without enrolling there.
 
     Retries as `enrol` does, and raises the same.
     """
@@ -118,7 +118,7 @@ def _reason(cause: Exception) -> str:
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address from which this node would connect; nothing is sent."""
+    """Return the address from which this node would connect, or words. Nothing is sent."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.inet_pton(family, host)

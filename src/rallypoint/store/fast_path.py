@@ -36,7 +36,7 @@ _pack_u64, _pack_i64 = U64.pack, I64.pack
 
 
 class FastPath:
-    """Serves simple requests of clients without a pending or partial request."""
+    """The quick way to serve simple requests of clients that have no pending or partial request."""
 
     def __init__(self, machine: KeyValueMachine) -> None:
         self._machine = machine
@@ -76,7 +76,7 @@ class FastPath:
         return reply, b""
 
     def _set_all(self, data: bytes) -> int:
-        """Carries out the SETs at the beginning; returns where they end."""
+        """Carry out the SET requests at the beginning of `data`; return where they end."""
         put, waited_for = self._machine.put, self._waited_for
         at = count = 0
         size = len(data)

@@ -42,7 +42,7 @@ ClientId = int
 Replies = list[tuple[ClientId, bytes]]
 
 ENTRY_BYTES = 128
-"""The overhead of a key or a queued item in bytes, as `max_bytes` counts it."""
+"""The bytes that `max_bytes` counts for each key or queued item, besides its own size."""
 MAX_MEMORY = "--max-memory"
 
 _SURE_DIGITS = 18  # so many never leave 64 bits
@@ -63,15 +63,16 @@ class _BarrierWait(Struct, frozen=True):
 class KeyValueMachine:
     """The state of one store, changed in place.
 
-    A request costs O(its size + the clients that it wakes). `max_bytes` limits keys, values and
-    queued items, each with `ENTRY_BYTES` more. `limit_from` names the source of this limit.
+    A request costs O(its size + the clients that it wakes). `max_bytes` limits the sum of keys,
+    values and queued items, each with `ENTRY_BYTES` more. `limit_from` names the source of this
+    limit in messages.
     """
 
     def __init__(self, max_bytes: int | None = None, limit_from: str = MAX_MEMORY) -> None:
         self._max_bytes, self._limit_from = max_bytes, limit_from
         self.stored_bytes = 0
         self.operations = 0
-        """The number of served requests."""
+        """The number of requests so far."""
         # Dicts without values are sets that keep the order of arrival.
         self.values: dict[bytes, bytes | bytearray] = {}
         self.waits: dict[ClientId, _KeysWait | _BarrierWait] = {}
@@ -103,7 +104,7 @@ class KeyValueMachine:
         }
 
     def apply(self, client: ClientId, request: c10d.StoreRequest) -> Replies:
-        """Serve one request.
+        """Serve one request; return the replies to this client and to others whose wait has ended.
 
         Raises ProtocolError, with nothing changed, if the connection has to be closed.
         """
@@ -123,7 +124,10 @@ class KeyValueMachine:
         return replies + self._offer(key) if self._free_items(key) else replies
 
     def drop(self, client: ClientId) -> Replies:
-        """Forget a client that has gone: its wait ends, its keys and its barrier counts stay."""
+        """Forget a client that has gone: its wait ends, its keys and its barrier counts stay.
+
+        An item reserved for it is free again; returns the replies to clients that this wakes.
+        """
         self._end_wait(client)
         return self._release(client)
 
@@ -139,7 +143,11 @@ class KeyValueMachine:
         self.values[key] = value
 
     def add(self, key: bytes, delta: int) -> int:
-        """Add to a counter, and wake no client. Raises ProtocolError, with nothing changed."""
+        """Add to a counter, and wake no client; return its new value.
+
+        Raises ProtocolError, with nothing changed, if it is no number, leaves 64 bits, or lacks
+        room.
+        """
         number = self._counter(key) + delta
         if not I64_MIN <= number <= I64_MAX:
             raise ProtocolError(f"adding {delta} to key {key!r} leaves 64 bits")
@@ -232,7 +240,10 @@ class KeyValueMachine:
         return [answer, *self._wake_all(key)] if key in self.waiting_for_key else [answer]
 
     def _counter(self, key: bytes) -> int:
-        """Return the value of a counter; 0 for a missing key."""
+        """Return the value of a counter; 0 for a missing key.
+
+        Raises ProtocolError if the value is no number.
+        """
         value = self.values.get(key)
         if value is None:
             return 0
@@ -289,11 +300,14 @@ class KeyValueMachine:
         return key
 
     def _release(self, client: ClientId) -> Replies:
-        """Free the client's reserved items; the next client in line may get them."""
+        """Free the item that is reserved for the client; the next client in line may get it."""
         return self._offer(self._unreserve(client)) if client in self.reserved else []
 
     def _offer(self, key: bytes) -> Replies:
-        """Offers a free item: waits for several keys have seen it, one other client is woken."""
+        """Offer a free item of a queue to waiting clients in order, until one gets it.
+
+        One that waits for several keys gets none: this key only counts as seen for it.
+        """
         replies: Replies = []
         waiting = self.waiting_for_key.get(key)
         for client in tuple(waiting or ()):

@@ -36,9 +36,9 @@ SocketName = tuple[str, int] | tuple[str, int, int, int]
 
 
 def identify_peer(peer_name: SocketName, own_name: SocketName, own_uid: int) -> Peer:
-    """Return the user at the other end of a connection, given both names.
+    """Return the other end of a connection, and whether it is of this machine and of this user.
 
-    Never blocks; takes some 20 us.
+    Takes some 20 us, longer where /proc must be read. Waits for no other process.
     """
     address, port = _endpoint(peer_name)
     own_end = _endpoint(own_name)
@@ -116,7 +116,7 @@ def _proc_end(family: int, end: SocketAddress) -> str:
 
 
 def _packed(family: int, address: str) -> bytes:
-    """16 bytes of network order; an IPv4 address of an IPv6 socket is a mapped one."""
+    """Return an address as 16 bytes in network order; IPv4 in a socket of IPv6 is a mapped one."""
     if family == socket.AF_INET:
         return socket.inet_pton(socket.AF_INET, address).ljust(16, b"\0")
     if ":" not in address:

@@ -10,11 +10,12 @@ WINDOW_S = 60.0
 """The window in seconds for which lines are limited; after it a line has the number of omitted
 ones."""
 REMEMBERED = 1024
-"""The number of remembered subjects; a remembered subject gets no second line."""
+"""The most subjects (address and reason) that are remembered; a remembered one gets no second
+line."""
 
 
 class RefusalLog:
-    """The log's memory of refusals. Times are seconds of any one monotonic clock."""
+    """The choice of the refusals that get a line. Times are seconds of any one monotonic clock."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], None] = {}
@@ -22,7 +23,10 @@ class RefusalLog:
         self._end_s = float("-inf")
 
     def is_logged(self, subject: tuple[str, str], now_s: float) -> bool:
-        """Return whether this refusal is logged. `subject` is the address and the reason."""
+        """Return whether this refusal gets a line, and note it. `subject`: its address and reason.
+
+        It gets none if the subject had one before, or the lines of this window are used up.
+        """
         if subject in self._logged:
             return False
         if now_s >= self._end_s and not self._left_out:
@@ -38,10 +42,10 @@ class RefusalLog:
 
     @property
     def due_s(self) -> float | None:
-        """Return when `left_out` has a result; None: nothing was left out."""
+        """The time at which to call `left_out`; None: no refusal was left out."""
         return self._end_s if self._left_out else None
 
     def left_out(self) -> int:
-        """Return how many refusals got no line; they are forgotten."""
+        """Return how many refusals have got no line, because too many came, since the last call."""
         number, self._left_out = self._left_out, 0
         return number

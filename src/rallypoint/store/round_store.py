@@ -26,11 +26,11 @@ _ONE_BYTE = b"c"  # descriptors travel with at least one byte
 
 Say = Callable[[str], None]
 OnLost = Callable[[str], None]
-"""Called with the reason when the store of a round has ended unexpectedly."""
+"""The function that is called with the reason when the store of a round has ended unexpectedly."""
 
 
 class StoreProcess(Protocol):
-    """The process of one round's store."""
+    """The process of one round's store, as `Fork` returns it."""
 
     @property
     def pid(self) -> int: ...
@@ -41,7 +41,10 @@ class StoreProcess(Protocol):
 
 
 class Fork(Protocol):
-    """Runs `body` in a forked child that keeps no descriptor but 0, 1, 2 and `keep_fds`."""
+    """A function that runs `body` in a forked child, and returns the child's process.
+
+    The child keeps no descriptor but 0, 1, 2 and `keep_fds`.
+    """
 
     def __call__(
         self, body: Callable[[], None], *, name: str, title: str, keep_fds: Iterable[int]
@@ -82,12 +85,15 @@ class RoundStore:
 
     @property
     def address(self) -> str:
-        """The address that the listener is bound to; meaningless with a shared port."""
+        """The address that the listener is bound to. Raises InvariantError without a listener."""
         return str(self._own_listener().getsockname()[0])
 
     @property
     def port(self) -> int:
-        """The port that workers connect to when this node is rank 0."""
+        """The port that workers connect to if this node is rank 0.
+
+        Raises InvariantError without a listener.
+        """
         return int(self._own_listener().getsockname()[1])
 
     def owns(self, pid: int) -> bool:
@@ -144,8 +150,8 @@ class RoundStore:
     def adopt(self, connection: socket.socket) -> None:
         """Take over a connection that the coordinator accepted on the shared port.
 
-        None of its bytes may have been consumed. It is closed if no round is open here: torch's
-        clients and enrolling agents retry.
+        None of its bytes may have been consumed. It is closed if no round is open here, or too many
+        wait: torch's clients and enrolling agents retry.
         """
         if self._served is None:
             connection.close()
@@ -153,11 +159,10 @@ class RoundStore:
             self._served.adopt(connection)
 
     def close(self) -> None:
-        """End the round's store with its content.
+        """End the round's store with its content: kill its process, and wait for the end.
 
-        May be called again, and without a round.
-
-        New connections are closed at once until the next round is opened.
+        May be called again, and without a round. New connections are closed at once until the next
+        round is opened.
         """
         if self._served is not None:
             self._served.close()

@@ -47,7 +47,7 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     more_connections_by: str = "give a higher --max-connections"
     """The hint for raising a limit of connections that is too low."""
     max_bytes: int | None = None
-    """The most bytes of keys, values and queued items (`KeyValueMachine`)."""
+    """The most bytes of keys, values and queued items together (`KeyValueMachine`)."""
     max_bytes_from: str = MAX_MEMORY
     """The source of the limit `max_bytes`, for messages."""
     handshake_s: float = HANDSHAKE_S
@@ -56,11 +56,10 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
 
 
 class IdleTimeouts:
-    """Clients that must send more before a deadline.
+    """The deadlines of clients that must send more.
 
-    Pure: the time is an argument.
-
-    All deadlines are equally far away when they are set, so a dict keeps them in order.
+    Pure: the time is an argument. All deadlines are equally far away when they are set, so a dict
+    keeps them in order.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -68,7 +67,7 @@ class IdleTimeouts:
         self._deadlines: dict[int, float] = {}
 
     def expect(self, id_: int, now_s: float) -> None:
-        """More must come within `timeout_s` from now; each call sets the deadline anew."""
+        """Set a client's deadline to `timeout_s` from now, in place of an earlier one."""
         self._deadlines.pop(id_, None)
         self._deadlines[id_] = now_s + self._timeout_s
 
@@ -88,12 +87,12 @@ class IdleTimeouts:
         return expired
 
     def next_deadline_s(self) -> float | None:
-        """Return when to call `expire`; None while nothing is expected."""
+        """Return the earliest deadline, when to call `expire`; None: no client has one."""
         return next(iter(self._deadlines.values()), None)
 
 
 class StoreStats(Struct, frozen=True):
-    """The present content of a store, and its number of requests."""
+    """The present content and clients of a store, and its number of requests so far."""
 
     connections: int
     keys: int
@@ -124,7 +123,7 @@ class StoreServer:
         self._limits = limits = limits or StoreLimits()
         self._machine = machine or KeyValueMachine(limits.max_bytes, limits.max_bytes_from)
         self.serve_fast = FastPath(self._machine).serve
-        """Serves common requests of a client that has none pending."""
+        """The function that serves common requests of a client that has none pending."""
         self._connections: dict[int, StoreServerConnection] = {}
         self._idle = IdleTimeouts(limits.handshake_s)
         self._idle_alarm, self._held_alarm = (
@@ -137,7 +136,7 @@ class StoreServer:
 
     @property
     def stats(self) -> StoreStats:
-        """The present statistics."""
+        """The store's present content and clients, and its number of requests so far."""
         machine = self._machine
         return StoreStats(
             connections=len(self._connections),
@@ -198,7 +197,10 @@ class StoreServer:
 
     @property
     def apply(self) -> Callable[[int, c10d.StoreRequest], Replies]:
-        """Serves a request of a client. Raises ProtocolError when that one must be closed."""
+        """The function that serves a client's request.
+
+        It raises ProtocolError when the client must be closed.
+        """
         return self._machine.apply
 
     def send(self, replies: Replies) -> None:
@@ -250,9 +252,10 @@ class StoreServer:
 
 
 class _Listening:
-    """Accepts connections for a server, from any number of sockets, until it is closed.
+    """The acceptance of connections for a server, from any number of sockets, until it is closed.
 
-    `on_shortage` is called with the missing resource when it can't accept.
+    `on_shortage` is called with the error when the system lacks descriptors or memory; not with
+    uvloop.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rallypoint.store.server import StoreServer
 
 MAX_UNREAD_BYTES = 1 << 20
-"""The limit of unread replies in bytes; a client beyond it is not served until it has read half of
-them."""
+"""The most bytes of replies that a client may leave unread. Beyond it the client is not served
+until it has read half of them."""
 _FLUSH_BYTES = 1 << 16
 _READ_BYTES = 1 << 18
 
@@ -224,8 +224,8 @@ class StoreServerConnection(asyncio.Protocol):
 class _Stranger(asyncio.BufferedProtocol):
     """A connection that has not been admitted, which is read in small pieces.
 
-    It has its own `buffer`, because a loop reads 256 KiB at once. Unread data stays in the kernel,
-    which has its own limit.
+    It uses the small `buffer` of all such connections, because a loop reads 256 KiB at once. Unread
+    data stays in the kernel, which has its own limit.
     """
 
     def __init__(self, connection: StoreServerConnection, buffer: memoryview) -> None:
@@ -242,7 +242,7 @@ class _Stranger(asyncio.BufferedProtocol):
 
 
 class BufferedConnection(StoreServerConnection, asyncio.BufferedProtocol):
-    """A client's connection for a loop that would allocate a large buffer for every read."""
+    """A client's connection that reads into a shared buffer: asyncio makes one for each read."""
 
     __slots__ = ()
 
@@ -254,7 +254,7 @@ class BufferedConnection(StoreServerConnection, asyncio.BufferedProtocol):
 
 
 class ConnectionMaker:
-    """Makes the connections of one server."""
+    """A callable that makes the connections of one server, as asyncio's protocol factory."""
 
     def __init__(self, server: StoreServer, loop: asyncio.AbstractEventLoop) -> None:
         # asyncio makes a new buffer of 256 KiB for each read, unless it is given one.

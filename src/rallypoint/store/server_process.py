@@ -21,12 +21,10 @@ _KEPT_BYTES = 4 << 20
 
 
 def new_event_loop(*, fast: bool = True) -> asyncio.AbstractEventLoop:
-    """Return a new loop; `fast=False` never takes uvloop's.
+    """Return a new event loop: uvloop's if it is installed and `fast`, else asyncio's own.
 
-    The extra `rallypoint[fast]` installs it.
-
-    Only for processes that do nothing but serve: importing uvloop takes 35 ms, and up to 8 MiB of
-    freed memory are kept from then on.
+    The extra `rallypoint[fast]` installs it. Only for processes that do nothing but serve:
+    importing uvloop takes 35 ms, and up to 8 MiB of freed memory are kept from then on.
     """
     _keep_freed_memory()
     if fast:
@@ -51,7 +49,10 @@ def _keep_freed_memory() -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of descriptors to the hard limit, and return it."""
+    """Raise this process's limit of open descriptors as far as allowed, and return the new limit.
+
+    That is the hard limit, at most about a million; a higher limit or a refused change stays.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _DESCRIPTORS_CAP if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_CAP)
     if soft == resource.RLIM_INFINITY:
@@ -66,7 +67,7 @@ def raise_descriptor_limit() -> int:
 
 
 def of_open_files(*, whose: str) -> str:
-    """Return the hint about the hard limit of open files, for a limit of connections."""
+    """Return the hint to raise the hard limit of open files; `whose` says where."""
     return f"raise the hard limit of open files (ulimit -Hn) {whose}"
 
 
@@ -82,7 +83,7 @@ def serve_round(
     say: Say,
     max_bytes: int | None = None,
 ) -> None:
-    """Serve until killed, or until the agent's end of `channel` is closed.
+    """Serve the store of one round until killed, or until the agent's end of `channel` is closed.
 
     `max_bytes` limits the keys and values of the workers; None: there is no limit.
 
