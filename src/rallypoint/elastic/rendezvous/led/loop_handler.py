@@ -49,7 +49,8 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine on the loop, wait for it, and raise what it raises.
 
-        To be called from any other thread. Ctrl-C while waiting cancels the coroutine.
+        To be called from any other thread; raises RuntimeError in the loop's own. Ctrl-C while
+        waiting cancels the coroutine.
         """
         if threading.current_thread().name == _NAME:
             coroutine.close()
@@ -61,7 +62,10 @@ class LoopThread:
             future.cancel()  # does nothing once it has ended; Ctrl-C may come before
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on the shared loop, awaited from another loop, which is not blocked."""
+        """Run the coroutine on this thread's loop for a caller in another loop; return its result.
+
+        The caller's loop is not blocked.
+        """
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     def _start(self) -> None:
@@ -79,7 +83,7 @@ SHARED = LoopThread()
 
 
 def weakly(callback: Callable[[], None]) -> Callable[[], None]:
-    """Return a callback that does not keep the method's object alive."""
+    """Return a function that calls this method, but does not keep the method's object alive."""
     method: weakref.WeakMethod[Callable[[], None]] = weakref.WeakMethod(callback)
 
     def call() -> None:
@@ -91,9 +95,10 @@ def weakly(callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def when_dropped(handler: object, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run `leave` on the shared loop once nothing refers to `handler`; it must not refer to it.
+    """Have `leave` run on the shared loop once nothing refers to `handler` any more.
 
-    A handler that a program drops without `leave` or `shutdown` therefore leaves the job.
+    A handler that a program drops without `leave` or `shutdown` therefore leaves the job. `leave`
+    must not refer to the handler.
     """
     weakref.finalize(handler, _run, leave).atexit = False
 
@@ -108,7 +113,11 @@ def _run(leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class LoopRendezvousHandler(RendezvousHandler):
-    """`shutdown` when the job is over; `leave` when it continues without this node."""
+    """A rendezvous handler that does its work on the shared loop, in a thread.
+
+    A program calls `shutdown` when the job is over, and `leave` when the job continues without this
+    node.
+    """
 
     def __init__(self, settings: RendezvousSettings, name: str) -> None:
         """Make a handler; `name` is the result of `get_backend`."""
@@ -210,7 +219,10 @@ class LoopRendezvousHandler(RendezvousHandler):
 
     @abstractmethod
     async def _look(self) -> tuple[int, bool]:
-        """Return how many waiting nodes concern this node, and whether the job is over."""
+        """Return the results of `num_nodes_waiting` and `is_closed`.
+
+        They are a number above 0 if this node's round is over, and whether the job is over.
+        """
 
     @abstractmethod
     async def _close(self) -> None: ...
@@ -237,7 +249,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return await SHARED.wait(call())
 
     def _before_call(self) -> None:
-        """Prepare a call, in the caller's thread."""
+        """Do nothing; a subclass may prepare each call here, in the caller's thread."""
 
     def _changed(self) -> None:
         """Call the callbacks of `on_change`.
@@ -252,6 +264,6 @@ class LoopRendezvousHandler(RendezvousHandler):
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Check that it is a number of seconds. Raises ParameterError."""
+    """Raise ParameterError unless `timeout` is None or a number of seconds."""
     if timeout is not None and not (isinstance(timeout, int | float) and timeout == timeout):
         raise ParameterError(f"timeout={timeout!r}: needs seconds, or None to wait for ever")
