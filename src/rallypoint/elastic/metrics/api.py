@@ -66,7 +66,7 @@ class MetricStream:
 
 
 def get_stream(group: str) -> MetricStream:
-    """Return the stream of this group."""
+    """Return a stream whose values go to the handler that is configured for this group."""
     return MetricStream(group)
 
 

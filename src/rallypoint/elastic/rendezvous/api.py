@@ -102,8 +102,8 @@ def _free_port() -> int:
 class RendezvousInfo:
     """The outcome of a round for one node; unpacks as `(store, rank, world_size)`.
 
-    `rank` and `world_size` count nodes, not workers. `store` is common to the nodes of this round
-    and has no other keys.
+    `rank` and `world_size` count nodes, not workers. Only the nodes of this round share `store`,
+    which begins without keys.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class LazyRendezvousInfo(RendezvousInfo):
 
 
 class RendezvousHandler(ABC):
-    """One node's part in the rounds of a job. Safe from several threads."""
+    """One node's part in the rounds of a job. Several threads may call its methods."""
 
     @abstractmethod
     def get_backend(self) -> str:
@@ -348,7 +348,7 @@ class RendezvousHandlerRegistry:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Offer `creator` as `backend`; again with the same one is allowed.
+        """Register `creator` for the backend of this name; again with the same one is allowed.
 
         Raises ParameterError for an empty name and for a name that another creator has.
         """
@@ -427,4 +427,4 @@ def _built_in(backend: str) -> RendezvousHandlerCreator | None:
 rendezvous_handler_registry = RendezvousHandlerRegistry()
 """The registry of handlers in this process."""
 handler_registry = rendezvous_handler_registry
-"""Torch's second name of the registry."""
+"""Torch's second name of `rendezvous_handler_registry`."""

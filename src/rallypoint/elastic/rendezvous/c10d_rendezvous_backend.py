@@ -54,7 +54,8 @@ MAX_JOIN_REQUESTS = 1024
 KEPT_STATES = 4
 """The number of older states that are kept, for nodes that have read only the state's name yet."""
 KEPT_ANNOUNCEMENTS = 32
-"""The number of older announcements that are kept, for nodes that are about to wait for one."""
+"""The number of older keys that announce a newer state and are kept, for nodes that will wait for
+one."""
 FIRST_POLL_S = 0.005
 LONGEST_POLL_S = 0.1
 POLL_SLICE_S = 0.25
@@ -97,7 +98,7 @@ class C10dRendezvousBackend(RendezvousBackend):
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Wait until a state that replaced that of `token` is announced; return whether one was.
 
-        Waits for at most `timeout` seconds, and 0.25 s for a store that is not of this package.
+        Waits for at most `timeout` seconds; 0.25 s at most for a store that is not of this package.
         Raises RendezvousConnectionError.
         """
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))

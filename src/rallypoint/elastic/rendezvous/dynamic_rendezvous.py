@@ -406,7 +406,10 @@ class RendezvousSettings(Struct, frozen=True):
 def settings_from(
     params: RendezvousParameters, *, without_coordinator: bool = False
 ) -> RendezvousSettings:
-    """Return the settings that `params` describe. Raises ParameterError."""
+    """Return the settings that `params` describe. Raises ParameterError.
+
+    With `without_coordinator`, parameters that only a coordinator uses are left out.
+    """
     rows = parameters(without_coordinator=without_coordinator)
     given = params.read(rows.values())
 

@@ -35,12 +35,12 @@ from rallypoint.register.version_file import VersionFormat, register_name
 T = TypeVar("T")
 
 AT_ONCE = 100
-"""The number of keys in one transaction; etcd's default limit is 128."""
+"""The most keys in one transaction; etcd's default limit is 128."""
 MAX_JOIN_REQUESTS = 1024
 
 
 class EtcdRendezvousBackend(EtcdBackend):
-    """The rendezvous state of one run id in etcd.
+    """A rendezvous backend that keeps the state of one run id in etcd.
 
     The arguments are torch's, except the client.
     """
@@ -55,7 +55,7 @@ class EtcdRendezvousBackend(EtcdBackend):
         """Make a backend; all its keys begin with `key_prefix`.
 
         None is `/rendezvous` below the client's prefix: by default /rallypoint/rendezvous. etcd
-        deletes all keys of the run `ttl` seconds after the last heartbeat of its last node (None:
+        deletes all keys of the run within `ttl` seconds after its last node's last heartbeat (None:
         two hours). That must be longer than some heartbeats. Does no I/O. Raises ParameterError.
         """
         if key_prefix is None:

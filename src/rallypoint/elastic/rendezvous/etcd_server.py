@@ -32,9 +32,9 @@ find_free_port = get_socket_with_port
 
 
 def find_etcd() -> str:
-    """Return the path of the program that TORCHELASTIC_ETCD_BINARY_PATH names, else of `etcd`.
+    """Return the path of the program that TORCHELASTIC_ETCD_BINARY_PATH names, else `etcd` on PATH.
 
-    Both are looked up on PATH. Raises ParameterError if there is none.
+    Raises ParameterError if there is none.
     """
     given = os.environ.get(BINARY_VARIABLE, "")
     found = shutil.which(given or "etcd")

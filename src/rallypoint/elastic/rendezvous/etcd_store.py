@@ -59,7 +59,7 @@ from rallypoint.wire.c10d_fields import I64_MAX, I64_MIN, counter_of
 MAX_VALUE = 1 << 20
 """The largest value, in bytes; etcd's default limit for a request is 1.5 MiB."""
 AT_ONCE = 32
-"""The number of keys in one transaction, whose answer holds all their values."""
+"""The most keys in one transaction, whose answer holds all their values."""
 PAGE = 1000
 AWAY_S = 15.0
 """The time without an answer after which etcd counts as unreachable, in seconds.
@@ -329,7 +329,7 @@ class EtcdStore(Store):
         return self._ask(doing, "/v3/kv/put", self._stored(name, value))[1]
 
     def _number(self, doing: str, name: str) -> tuple[int, bool]:
-        """Return 1 for the first call with this name, then 2, 3 and so on.
+        """Return 1 for the first call with this name of any process, then 2, 3 and so on.
 
         The second result is whether a number may have been skipped.
         """

@@ -28,7 +28,7 @@ _LAST_LOCK_WAIT_S = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 _MODE, _PRIVATE_MODE = 0o644, 0o600
 _NOT_OURS = (errno.ELOOP, errno.EACCES, errno.EPERM)
-"""The errors for a link or another user's file, for which our own message explains more."""
+"""The error numbers for a link or another user's file; our own message then explains more."""
 _CHUNK_BYTES = 1 << 24
 _FIXES = {
     errno.ENOENT: "its folder does not exist: create it, where all processes see it",
@@ -88,9 +88,10 @@ class FileLog:
 
     @contextmanager
     def exclusive(self, doing: str, lock_wait_s: float) -> Iterator[Appending]:
-        """Yield the file, locked for reading and writing; creates a missing file.
+        """Yield the file, locked for reading and writing; create it if it is missing.
 
-        What a killed writer left is repaired first. Raises StoreError if there is no space.
+        What a killed writer left is repaired first, and this object is counted in the file at its
+        first use. Raises StoreError if there is no space.
         """
         with self._locked(doing, fcntl.LOCK_EX, lock_wait_s) as fd:
             appending = Appending(self.path, fd, doing, self._replay)

@@ -133,7 +133,7 @@ class HashStore(Store):
 class _Room:
     """The state that clones of a store share.
 
-    It is the machine, behind a lock, and the events that wake waiting calls.
+    It has the store's state machine, a lock for that, and the events that wake waiting calls.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class _Room:
 
 
 class _Caller:
-    """A call that may wait; it is a client of the machine until it returns."""
+    """A call that may wait; the store's state machine knows it as a client until it returns."""
 
     def __init__(self, room: _Room) -> None:
         self._room = room

@@ -54,7 +54,7 @@ class _Call(NamedTuple):
 
 
 class _Lease:
-    """The right of one thread to use a connection; `None` is a connection that is not open yet."""
+    """The right of one thread to use a connection, which is None until it is opened."""
 
     __slots__ = ("connection", "is_main")
 

@@ -369,7 +369,7 @@ class _Tenants:
     def server(self, port: int, listen: Callable[[], ServerThread]) -> ServerThread:
         """Return the server of the port; `listen` makes one where there is none.
 
-        A forked child has no such threads.
+        In a forked child the parent's servers do not count, whose threads it does not have.
         """
         with self._lock:
             found = self._servers.get((os.getpid(), port)) or listen()

@@ -149,7 +149,7 @@ def _own_client() -> AgentTimers:
 
 
 class RequestQueue(ABC):
-    """The queue of a server's requests."""
+    """The queue from which a timer server takes its requests."""
 
     @abstractmethod
     def size(self) -> int:

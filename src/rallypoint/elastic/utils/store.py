@@ -39,7 +39,8 @@ def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
     """Return the values of `<prefix><rank>` for every rank, in order, once all are there.
 
     Rank 0, which may host the store, returns last. Blocks, each time up to the store's timeout.
-    Raises StoreTimeoutError, which names the ranks that were missing.
+    Raises StoreTimeoutError, which names the ranks that were missing, and ValueError for a rank
+    that the group does not have.
     """
     return _get_all(store, rank, prefix, world_size, store.timeout.total_seconds())
 
@@ -68,9 +69,9 @@ def barrier(
     """Return when `world_size` ranks have come. Blocks.
 
     Raises StoreTimeoutError; where all give their rank it names those that are missing, each as
-    `rank_tracing_decoder` calls it. `trace_timeout` is accepted: to ask who has come needs no wait,
-    and every rank that timed out names the others, not only rank 0 as with torch. A rank that timed
-    out may come again if it gives its rank: it is counted once.
+    `rank_tracing_decoder` calls it. `trace_timeout` has no effect: to ask who has come needs no
+    wait, and every rank that timed out names the others, not only rank 0 as with torch. A rank that
+    timed out may come again if it gives its rank: it is counted once.
     """
     if rank is not None:
         _check_rank(rank, world_size)

@@ -60,7 +60,7 @@ class Programs(Struct, frozen=True):
 
 
 class ProcessPlan(Struct, frozen=True):
-    """How to run the processes."""
+    """The settings with which a node's processes are run."""
 
     specs: Reifies
     dest: LogsDest
@@ -85,8 +85,7 @@ class Supervision:
     def stop(self, number: int, timeout_s: float) -> None:
         """Have `run` end all processes: by signal `number`, and by SIGKILL `timeout_s` later.
 
-        Does not block. To be called in the loop. The values count also if the processes are ended
-        for another reason later.
+        Does not block. To be called in the loop, while `run` runs.
         """
         self._wish = (number, timeout_s)
         if self._stopping:

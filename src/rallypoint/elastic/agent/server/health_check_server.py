@@ -84,5 +84,5 @@ class HealthCheckServer:
 def create_healthcheck_server(
     alive_callback: Callable[[], int], port: int, timeout: int
 ) -> HealthCheckServer:
-    """Return a server that is not started yet."""
+    """Return a `HealthCheckServer` that is not started yet."""
     return HealthCheckServer(alive_callback, port, timeout)

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoopThread:
-    """A running loop in a daemon thread, started when first needed and again in a forked child."""
+    """An event loop that runs in a daemon thread, from its first use on, and anew after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,7 +145,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return info
 
     async def next_rendezvous_async(self) -> RendezvousInfo:
-        """Do the same as `next_rendezvous`, from a running loop."""
+        """Do the same as `next_rendezvous`, without blocking the running event loop."""
         with self._steps.failing("next_rendezvous"):
             self._steps.attempts()
             info = await self._wait_for(self._next)
@@ -157,7 +157,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return self._run(self._look)[1]
 
     async def is_closed_async(self) -> bool:
-        """Do the same as `is_closed`, from a running loop."""
+        """Do the same as `is_closed`, without blocking the running event loop."""
         with self._steps.failing("is_closed"):
             return (await self._wait_for(self._look))[1]
 
@@ -167,7 +167,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         self._steps.closed("set_closed")
 
     async def set_closed_async(self) -> None:
-        """Do the same as `set_closed`, from a running loop."""
+        """Do the same as `set_closed`, without blocking the running event loop."""
         with self._steps.failing("set_closed"):
             await self._wait_for(self._close)
         self._steps.closed("set_closed")
@@ -177,7 +177,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return self._run(self._look)[0]
 
     async def num_nodes_waiting_async(self) -> int:
-        """Do the same as `num_nodes_waiting`, from a running loop."""
+        """Do the same as `num_nodes_waiting`, without blocking the running event loop."""
         with self._steps.failing("num_nodes_waiting"):
             return (await self._wait_for(self._look))[0]
 
@@ -185,7 +185,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return self._run(partial(self._wait, timeout))
 
     async def wait_for_change_async(self, timeout: float | None = None) -> bool:
-        """Do the same as `wait_for_change`, from a running loop."""
+        """Do the same as `wait_for_change`, without blocking the running event loop."""
         return await self._wait_for(partial(self._wait, timeout))
 
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
@@ -201,7 +201,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return self._was_shut_down(self._run(self._shut_down))
 
     async def shutdown_async(self) -> bool:
-        """Do the same as `shutdown`, from a running loop."""
+        """Do the same as `shutdown`, without blocking the running event loop."""
         return self._was_shut_down(await self._wait_for(self._shut_down))
 
     def _was_shut_down(self, done: bool) -> bool:

@@ -154,7 +154,7 @@ class HandlerMember(Struct):
 
 
 def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
-    """Apply one event and return what must be done, in order."""
+    """Apply one event to the member's state, and return what the caller must do, in order."""
     match event:
         case JoinWanted(candidate):
             member.candidate, member.phase = candidate, MemberPhase.JOINING

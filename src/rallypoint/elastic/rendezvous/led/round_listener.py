@@ -40,8 +40,8 @@ class RoundListener:
         """Listen on `address` of this machine, on any free port. Raises InfrastructureError.
 
         If the machine is reached by an address that is not its own (behind NAT), the listener
-        accepts connections on every interface. `session_host` is a further address by which others
-        reach this node.
+        accepts connections on every interface. `session_host` is its address on the connection to
+        the coordinator; unless that is loopback, no loopback address of a name is used.
         """
         found = await resolve(Endpoint(address, 0))
         known = () if isinstance(found, NotYet) else found.addresses

@@ -31,8 +31,8 @@ _OF_OTHER_NODES = (EndKind.LOSS, EndKind.DRAIN, EndKind.GROWTH)
 class OneRound:
     """The state machine of a coordinator that serves only one round of a rendezvous handler.
 
-    When the next round would have other nodes, it tells all nodes to leave: the handler forms that
-    round.
+    When the handler has to form the next round, for example because that will have other nodes, it
+    tells all nodes to leave.
     """
 
     def __init__(self, *, has_store: bool) -> None:
@@ -41,7 +41,10 @@ class OneRound:
         self._is_over = self._has_let_go = False
 
     def step(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
-        """Apply one event and return what must be done, in order."""
+        """Apply one event to the job's state, and return what the caller must do, in order.
+
+        That may be to tell all nodes to leave, as the class says.
+        """
         if self._has_let_go and _goes(event):
             return []  # As it was told: why the round has ended is known.
         nodes = len(job.round.members)

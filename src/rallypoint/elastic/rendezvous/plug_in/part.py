@@ -39,8 +39,8 @@ LOOK_S = 1.0
 """The pause, in seconds, before the handler is asked again after a failure or the end of its
 round."""
 HOST_S = 3.0
-"""The time that the coordinator may take to end a round that is over for the handler, or to give a
-verdict when another node has closed the job."""
+"""The time, in seconds, that the coordinator may take to end a round that is over for the handler,
+or to give a verdict when another node has closed the job."""
 NOWHERE = Stamp(0, -1)
 
 
@@ -51,7 +51,7 @@ class HandlerState(Enum):
     OVER = auto()
     CLOSED = auto()
     FAILED = auto()
-    """The handler could not be asked."""
+    """The handler raised an error when it was asked."""
 
 
 class HandlerSaid(Struct, frozen=True):
@@ -140,7 +140,7 @@ class Part(Struct):
 
 
 def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
-    """Apply one event and return what must be done, in order."""
+    """Apply one event to the part's state, and return what the caller must do, in order."""
     match event:
         case m.Join():
             part.is_idle = True
@@ -182,7 +182,7 @@ def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
 def meet(part: Part) -> list[PartEffect]:
     """Return the effects that have the handler asked for its first or next round.
 
-    None if this node is leaving or the job has ended.
+    An empty list if this node is leaving or the job has ended.
     """
     if part.leaving or part.verdict is not None:
         return []

@@ -116,7 +116,7 @@ class HandlerSession(CoordinatorSession):
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """Handle a report of the agent: pass it on to the coordinator, unless there is none now."""
+        """Handle a report of the agent: pass it on to the coordinator, unless none is known now."""
         self._step(report)
 
     def claim(self) -> m.Claim:

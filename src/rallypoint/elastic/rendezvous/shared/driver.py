@@ -101,7 +101,7 @@ class SharedDriver:
         await self._backend.close()
 
     async def abandon(self) -> None:
-        """Leave and stop. Raises RendezvousError when the store could not be written."""
+        """Leave the job, then stop. Raises RendezvousError when the store could not be written."""
         try:
             await self.leave()
         finally:
@@ -302,7 +302,7 @@ class SharedDriver:
                 )
 
     def _if_member(self, change: StateChange) -> StateChange:
-        """Return a change that does nothing if this node is no longer a member (F5)."""
+        """Return a change that does the same, but nothing if this node is no longer a member."""
 
         def guarded(shared: SharedState, writer: str) -> list[Effect] | None:
             return change(shared, writer) if shared_round.is_member(shared, self._ref) else None
@@ -358,7 +358,10 @@ class HeartbeatCounter:
             await self._backend.call(beating.set_beat, self._ref.node_id, self.count)
 
     async def increase(self) -> None:
-        """Raise the counter, so that its earlier value proves nothing to the others."""
+        """Raise the counter, and store it in the backend's place for counters, if there is one.
+
+        What other nodes concluded from its earlier value is void then.
+        """
         self.count += 1
         await self.store()
 

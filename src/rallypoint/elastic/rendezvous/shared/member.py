@@ -35,7 +35,7 @@ from rallypoint.errors import (
 )
 
 HEADS = 3
-"""The number of nodes that watch all others: the leader and its heirs."""
+"""The number of members that watch all others: the first (the leader) and the next (its heirs)."""
 BEATS_PER_LEASE = 3
 """The least number of heartbeats in a lease: a slower node would look dead."""
 READS = 3
@@ -115,15 +115,15 @@ class InWorld(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """The job has no world for the node yet."""
+    """The node is part of the job, and waits: no round with it has formed yet."""
 
     state: MemberState
     joined: int
     min_nodes: int
     missing: tuple[str, ...]
-    """The nodes of the last world that have not come back."""
+    """The nodes of the last round that have not come back."""
     needed: bool
-    """False: the world is full, and this node stands by."""
+    """Whether a round needs this node; False: the round is full, and this node stands by."""
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
         """Return the error for too few nodes within `timeout_s`.
@@ -198,7 +198,7 @@ Duty = Suspect | TimerEnded
 
 
 class SharedMember:
-    """One node's knowledge of a shared job, and the duties that follow from it."""
+    """One node's knowledge of a job in a shared store, and the duties that follow from it."""
 
     def __init__(self, ref: NodeRef, interval_s: float, lease_s: float) -> None:
         self.ref = ref
@@ -226,10 +226,9 @@ class SharedMember:
         }
 
     def watched(self) -> tuple[NodeRef, ...]:
-        """Return the nodes whose counters this node reads.
+        """Return the other nodes whose heartbeat counters this node reads.
 
-        A node that leads or is an heir reads all of them; any other node reads those of the first
-        three.
+        The first three members read those of all, any other member those of the first three.
         """
         place = self._place()
         if place is None:
@@ -296,7 +295,7 @@ class SharedMember:
 
 
 def member_order(state: RoundState) -> tuple[NodeRef, ...]:
-    """Return all members: those of the last world in rank order, then the others as they came."""
+    """Return all members: those of the last round in rank order, then the others as they came."""
     members = state.members
     in_world = [
         members[entry.node_id].ref

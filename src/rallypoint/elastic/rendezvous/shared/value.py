@@ -31,7 +31,8 @@ TURN_S = 0.1
 
 After it, other nodes process them too."""
 GAP_S = 1.0
-"""The time, in seconds, after which an announced join request that was not written is skipped."""
+"""The time, in seconds, after which a join request that has a number, but was not written, is
+skipped."""
 DELETED_AT_ONCE = 64
 """The most join requests that one call deletes, because the heartbeat waits for the call."""
 VOID_MAX = 1024
