@@ -241,8 +241,9 @@ def get_use_env(args: argparse.Namespace) -> bool:
 def get_rdzv_endpoint(args: argparse.Namespace) -> str:
     """Return the rendezvous endpoint of a namespace.
 
-    Without one, several nodes have fixed ranks, and it is the master's address and port. For one
-    node it is empty then. Raises RuntimeParameterError for an invalid number of nodes.
+    If it has none, and several nodes with the backend `tcp` or `static`, these have fixed ranks:
+    then it is the master's address and port. Otherwise it is empty. Raises RuntimeParameterError
+    for an invalid number of nodes.
     """
     if endpoint := getattr(args, "rdzv_endpoint", None):
         return str(endpoint)

@@ -28,10 +28,11 @@ class CommonLease:
     """
 
     def __init__(self, client: EtcdClient, key: str, ttl: float | None = None) -> None:
-        """Keep the lease under `key`; it lasts `ttl` seconds without a renewal (None: two hours).
+        """Make an object for the lease to which `key` of etcd is attached; it may not exist yet.
 
-        The `ttl` of the node that makes the lease counts for all nodes. Does no I/O. Raises
-        ParameterError for a `ttl` below 1 s.
+        It lasts `ttl` seconds without a renewal (None: two hours). The `ttl` of the node that makes
+        the lease counts for all nodes. Does no I/O. Raises ParameterError for a `ttl` below 1 s, or
+        without an end.
         """
         self._client, self._key = client, encoded(key)
         self._ttl_s = TTL_S if ttl is None else ttl

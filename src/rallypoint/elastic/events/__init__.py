@@ -35,8 +35,8 @@ _lock = threading.Lock()
 def record(event: Event, destination: str = "null") -> None:
     """Queue the event for a handler, by name (`console`, `null`, `jsonl:FILE`, or a package's).
 
-    A thread passes it on, so this does not block. Raises ParameterError as `make_event_handler`
-    does.
+    A thread passes it on, so this does not block; an event that does not fit into the queue is
+    dropped. Raises ParameterError as `make_event_handler` does.
     """
     queue = _queue(destination)
     if queue is not None:

@@ -339,9 +339,10 @@ async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> di
 
 
 def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
-    """Return the result of `work`, and strip our own frames from the traceback of its errors.
+    """Return the result of `work`, or raise its error without the traceback of our own frames.
 
-    A usage error loses its cause as well, because its message is enough.
+    So are Rallypoint's errors, but for an InvariantError, and KeyboardInterrupt. A usage error
+    loses its cause as well, because its message is enough.
     """
     try:
         return work()

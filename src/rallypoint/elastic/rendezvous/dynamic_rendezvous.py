@@ -360,7 +360,7 @@ class RendezvousTimeout:
 
     @property
     def close(self) -> timedelta:
-        """The time limit for nodes to return after a round has ended.
+        """The time limit for nodes to ask for the next round after one has ended.
 
         A node that does not is lost.
         """
@@ -373,7 +373,7 @@ class RendezvousTimeout:
 
 
 class RendezvousSettings(Struct, frozen=True):
-    """The settings of a handler."""
+    """The settings of a rendezvous handler."""
 
     run_id: str
     min_nodes: int

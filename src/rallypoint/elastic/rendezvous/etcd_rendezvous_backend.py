@@ -71,7 +71,11 @@ class EtcdRendezvousBackend(EtcdBackend):
     def set_state(
         self, state: bytes, token: Token | None = None
     ) -> tuple[bytes, Token, bool] | None:
-        """Set the state if its token is still the given one; see `RendezvousBackend.set_state`."""
+        """Set the state if the present one's token is `token` (None: there is no state).
+
+        Returns the state that is there then, its token, and whether it was set; None if there is
+        none.
+        """
         return self._leased(partial(super().set_state, state, token))
 
     def set_beat(self, node: str, beat: int) -> None:

@@ -96,8 +96,8 @@ class EtcdStore(Store):
     keys and 1 MiB. Its keys stay when the program ends, until `clear`, or until the lease expires
     if it has one. Processes that change
     one value at once (`add`, `append`, `compare_set`) take turns, which costs n * n requests for n
-    of them; `barrier` and `queue_push` do not. An etcd that is away for 15 s, or for the timeout if
-    that is shorter, is a StoreConnectionError; the object can be used again afterwards.
+    of them; `barrier` and `queue_push` do not. If etcd is away for 15 s, or for the timeout if that
+    is shorter, StoreConnectionError is raised; the object can be used again afterwards.
     """
 
     def __init__(

@@ -234,7 +234,7 @@ def read_flag(buffer: ReplyBuffer) -> ReplyReader[int]:
 
 
 def read_check(buffer: ReplyBuffer) -> ReplyReader[bool]:
-    """Read the reply of a CHECK, WAIT or BARRIER: whether all keys exist, or all have come."""
+    """Read the reply of a CHECK, WAIT or BARRIER: whether all keys exist, or all clients came."""
     return (yield from read_flag(buffer)) == 0
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ConnectionLostError(Exception):
-    """The connection is closed. `is_timeout`: because a request was not answered in time."""
+    """The connection is closed; `is_timeout` is whether a request was not answered in time."""
 
     def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
         super().__init__(reason)

@@ -117,9 +117,9 @@ class HookWorkers:
             self._loop.call_later(STOP_TIMEOUT_S, self._too_late)
 
     async def abandon(self) -> None:
-        """End the calls of `_monitor_workers`, and let no `_stop_workers` begin any more.
+        """End the calls of `_monitor_workers`; a later `signal` has no effect.
 
-        The agent ends the workers by `_shutdown`, after its loop.
+        The agent calls `_shutdown` after its loop, which ends the workers.
         """
         self._wanted_stop.set()
 
@@ -128,7 +128,7 @@ class HookWorkers:
         return failed
 
     def results(self) -> dict[int, object]:
-        """Return the values that `_monitor_workers` returned, by local rank; else None for each."""
+        """Return the values that `_monitor_workers` returned, by local rank; else None."""
         base, values = self._round.assignment.base_rank, self._result.return_values
         return {worker: values.get(base + worker) for worker in range(len(self.pids))}
 

@@ -88,7 +88,7 @@ _agents = itertools.count()
 
 
 class ElasticAgent(ABC):
-    """An agent: runs the workers of one node, and restarts them."""
+    """The interface of an agent, which runs the workers of one node, and restarts them."""
 
     @abstractmethod
     def run(self, role: str = "default") -> RunResult:

@@ -21,7 +21,7 @@ class HealthCheckServer:
     The agent is alive if the time that `alive_callback()` returns, in Unix seconds, is no older
     than `timeout` seconds. Torch's class of this name does nothing unless it is overridden.
 
-    It listens at `port` (0: any) of all addresses of this machine from `start` to `stop`.
+    The server listens at `port` (0: any) of all addresses of this machine from `start` to `stop`.
     """
 
     def __init__(self, alive_callback: Callable[[], int], port: int, timeout: int) -> None:

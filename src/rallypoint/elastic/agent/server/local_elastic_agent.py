@@ -125,7 +125,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _started_with(self, spec: WorkerSpec) -> tuple[Any, dict[int, tuple[Any, ...]]]:
         """Return the function or program, and each worker's arguments by local rank.
 
-        The text for the local rank is replaced in them.
+        In arguments that are texts, `${local_rank}` is replaced by the worker's local rank.
         """
         entrypoint: Any = spec.entrypoint
         first: tuple[Any, ...] = ()

@@ -22,7 +22,8 @@ class SubprocessHandler:
     `proc` is its `subprocess.Popen`.
 
     `env` is added to our environment. `stdout` and `stderr` are paths of files, which are emptied;
-    None: the streams of this process. Nobody supervises the process: `start_processes` does.
+    None: the streams of this process. The process is not supervised, as those of `start_processes`
+    are.
 
     Raises OSError where the program can't be run or a file can't be opened, ParameterError for
     `numa_options`, which need all processes of the node: `start_processes` takes them.

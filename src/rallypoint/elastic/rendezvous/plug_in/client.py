@@ -52,7 +52,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 def own_name() -> str:
-    """Return a name for a node without a given one; a program may run several nodes."""
+    """Return a new name for a node that was given none; a program may run several nodes."""
     host = socket.gethostname().partition(".")[0] or "node"
     number = next(_unnamed)
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"

@@ -110,7 +110,7 @@ def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | No
 
 
 def _age(record: JobRecord) -> tuple[int, int, bool]:
-    """Return a sort key: a host's record is newer than another node's of the same round."""
+    """Return a sort key for the age of a record: in one round, the coordinator host's is newest."""
     return record.round, record.incarnation, record.carried is not None
 
 

@@ -59,7 +59,7 @@ class HandlerSaid(Struct, frozen=True):
 
     state: HandlerState
     reason: EndReason
-    """The reason why the round is over."""
+    """The reason why the round is over, if it is, or why the handler could not answer."""
 
 
 class Met(Struct, frozen=True):

@@ -79,7 +79,7 @@ class SharedDriver:
 
     @property
     def end_reason(self) -> EndReason | None:
-        """The reason why the job's last round ended, as of this node's last read."""
+        """The reason why the job's last round ended, as of this node's last read; None if none."""
         return self._value.state.ended if self._value.state is not None else None
 
     async def start(self) -> None:

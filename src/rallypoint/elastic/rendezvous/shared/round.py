@@ -50,7 +50,7 @@ class SharedState(Struct, array_like=True):
     """The state of a job, which is one value in a shared store."""
 
     job: str
-    """A random name of this life of the job, one of several under the same key."""
+    """A random name of this run of the job; a later run under the same key has another one."""
     version: int
     """The version of the value: one more with every write."""
     writer: str
@@ -65,7 +65,7 @@ class SharedState(Struct, array_like=True):
     why: str = ""
     """The reason why the job is closed, one sentence; empty if it is not."""
     ended: EndReason | None = None
-    """The reason why the last round ended."""
+    """The reason why the last round ended; None if none has."""
 
 
 def new_state(settings: SharedSettings, job: str, writer: str, own_request: int = 0) -> SharedState:
@@ -190,7 +190,7 @@ def lose(
 
 
 def beat(shared: SharedState, ref: NodeRef, number: int, writer: str) -> bool:
-    """Note a node's counter in the state itself; return False, without a change, for no member."""
+    """Note a member's counter in the state itself; return False, without a change, for others."""
     if not is_member(shared, ref):
         return False
     shared.beats[ref.node_id] = number

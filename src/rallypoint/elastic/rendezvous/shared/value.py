@@ -84,9 +84,9 @@ class SharedValue:
     ) -> list[Effect]:
         """Apply a change to the newest state and store the result, until a write succeeds.
 
-        Pending join requests are processed too. Returns the effects of the change; none if there
-        was nothing to be changed. `still` is checked before every try; the call ends without a
-        change when it is false.
+        Pending join requests are processed too. Returns the effects of the change; an empty list if
+        there was nothing to be changed. `still` is checked before every try; the call ends without
+        a change when it is false.
         `own_request` is the number of the join request that this node waits for, if any. Raises
         RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
         """
@@ -219,7 +219,7 @@ class SharedView:
         self._settings, self._ref, self._on_change = settings, ref, on_change
         self.member = self._new_member()
         self.outlook: Outlook = Outside()
-        """The place of this node in the job at the last read, one heartbeat ago at most."""
+        """The place of this node in the job at the last read of the state."""
         self.trouble: RendezvousError | None = None
         """The error of the last use of the store; None: it succeeded."""
         self._waiting: set[asyncio.Future[None]] = set()
