@@ -1,8 +1,8 @@
 """One etcd lease for all keys of a run, which expire together.
 
-They expire `ttl` seconds after the last node of the run has gone. The lease is found by a key that
-is attached to it. A node that finds none asks etcd for a lease; if two nodes do so at once, the
-second one revokes its own.
+They expire within `ttl` seconds after the last node of the run has gone. The lease is found by a
+key that is attached to it. A node that finds none asks etcd for a lease; if two nodes do so at
+once, the second one revokes its own.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     store, rank, world_size = handler.next_rendezvous()
 
 The blocking calls run the same code as their asynchronous twins, on a loop in a thread of their
-own. What is decided is decided in `core`; see `shared_driver.py` for how it is stored.
+own. What is decided is decided in `core`; see `shared/driver.py` for how it is stored.
 """
 
 from __future__ import annotations

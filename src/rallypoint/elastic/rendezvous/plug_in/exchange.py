@@ -37,7 +37,7 @@ class NodeInfo(Struct, frozen=True, array_like=True):
     secret: bytes = b""
     """The token for the coordinator of this round; only the node of rank 0 has one."""
     has_store: bool = False
-    """Whether the handler has a store for the workers of this round."""
+    """Whether the workers of this round use the handler's own store; set by the node of rank 0."""
 
 
 _infos = msgspec.msgpack.Decoder(NodeInfo)

@@ -36,7 +36,7 @@ class OneRound:
     """
 
     def __init__(self, *, has_store: bool) -> None:
-        """Make the machine; `has_store`: the handler has a store for the workers of its round."""
+        """Make the machine; `has_store`: the workers of the round use the handler's own store."""
         self._has_store, self._has_formed = has_store, False
         self._is_over = self._has_let_go = False
 

@@ -1,7 +1,7 @@
 """Drives one node's part in a job that a shared store hosts: joins, counts, and watches others.
 
-Everything is decided in `core.shared_round` and `core.shared_member`, and stored by `shared_value`;
-this file reads, waits and tries again.
+Everything is decided in `round.py` and `member.py`, and stored by `value.py`; this file reads,
+waits and tries again.
 """
 
 from __future__ import annotations

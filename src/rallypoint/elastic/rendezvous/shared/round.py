@@ -52,7 +52,7 @@ class SharedState(Struct, array_like=True):
     job: str
     """A random name of this run of the job; a later run under the same key has another one."""
     version: int
-    """The version of the value: one more with every write."""
+    """The version of the value, which grows with every change of it."""
     writer: str
     """A random value for each write, which tells apart two writers of otherwise equal values."""
     round: RoundState
