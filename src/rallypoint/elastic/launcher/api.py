@@ -339,9 +339,9 @@ async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> di
 
 
 def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
-    """Return the result of `work`, or raise its error without the traceback of our own frames.
+    """Return the result of `work`; raise its error without a traceback of our own frames.
 
-    So are Rallypoint's errors, but for an InvariantError, and KeyboardInterrupt. A usage error
+    Applies to Rallypoint's errors, except InvariantError, and to KeyboardInterrupt. A usage error
     loses its cause as well, because its message is enough.
     """
     try:

@@ -63,7 +63,7 @@ class RendezvousStoreInfo:
         which another program may take before it is used.
         `store` is ours or torch's, and fresh for each round, as `RendezvousInfo.store` is: an
         address that is there already is what the others may return. Raises what the store raises,
-        for example StoreTimeoutError, and RendezvousStateError for what is not a valid port.
+        for example StoreTimeoutError, and RendezvousStateError for a port that is no number.
         """
         addr_key = RendezvousStoreInfo.MASTER_ADDR_KEY
         port_key = RendezvousStoreInfo.MASTER_PORT_KEY

@@ -355,7 +355,10 @@ class RendezvousTimeout:
 
     @property
     def last_call(self) -> timedelta:
-        """The wait for more nodes, once the minimum is there; for the first round only."""
+        """The wait for more nodes, once the minimum is there.
+
+        It applies to the first round, and to one after the loss of all nodes.
+        """
         return self._last_call
 
     @property
