@@ -89,9 +89,9 @@ class LaunchConfig:
     them may then host the job, on a port from the first to the last of `port_range`. With another
     kind of store for the job's records the endpoint is as for `rallypoint run`.
 
-    A value that can't be used is refused when the job is launched, and a `shutdown_timeout` and
-    the variable's at once: ParameterError or UsageError. A `rdzv_timeout` is written into
-    `rdzv_configs`, as with torch.
+    A value that can't be used is refused when the job is launched, by ParameterError or UsageError;
+    a `shutdown_timeout`, or that of the variable, already when this object is made. A
+    `rdzv_timeout` is written into `rdzv_configs`, as with torch.
     """
 
     min_nodes: int

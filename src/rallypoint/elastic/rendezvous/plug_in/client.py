@@ -214,7 +214,10 @@ class HandlerClient:
         return await self.look()
 
     def _look(self) -> HandlerState:
-        """Return the state of the handler's round; GOES_ON, without asking, after `leave`."""
+        """Return the state of the handler's round.
+
+        Once this node has left the handler or shut it down, it is GOES_ON, without asking.
+        """
         with self._using:
             if self._has_left:
                 return HandlerState.GOES_ON
