@@ -159,8 +159,8 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     """Read a command line (default: the process's own), as `rallypoint run` does.
 
     Raises SystemExit as a parser of `argparse` does: status 0 after --help or --print-completion,
-    else status 2 after one line on what is wrong. The latter is a CommandLineError, which is a ValueError and a
-    RuntimeError too: torch raises these for values, when it uses them.
+    else status 2 after one line on what is wrong. The latter is a CommandLineError, which is a
+    ValueError and a RuntimeError too: torch raises these for values, when it uses them.
     """
     words, machine = sys.argv[1:] if args is None else [*map(str, args)], ThisHost()
     try:
