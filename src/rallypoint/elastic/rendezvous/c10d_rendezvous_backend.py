@@ -67,7 +67,8 @@ _NAME_BYTES = 40
 class C10dRendezvousBackend(RendezvousBackend):
     """A rendezvous backend: keeps the state of one run id in `store`, among other keys.
 
-    Its methods block, and raise RendezvousConnectionError when the store fails.
+    Its methods block, and raise RendezvousConnectionError when the store fails; those that read the
+    state raise RendezvousStateError when the store's key names none.
     """
 
     def __init__(self, store: Any, run_id: str) -> None:

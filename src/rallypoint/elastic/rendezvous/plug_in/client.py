@@ -81,7 +81,7 @@ class AgreedRound:
         """Publish this node's info in the round's store, and return the infos of all nodes by rank.
 
         Polls until all are there, for `limit_s` seconds at most. `check` is called about once a
-        second meanwhile, and may raise.
+        second meanwhile, and may raise. A node that is alone uses no store.
 
         Raises RendezvousTimeoutError, RendezvousStateError for a node of another version, and what
         the store raises.
