@@ -13,12 +13,13 @@ TORCH_WORKER_SERVER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 
 @contextmanager
 def worker_main() -> Iterator[None]:
-    """Tell the agent of an exception of the block.
+    """Write an exception of the block to the worker's error file, which its agent reads.
 
-    By `@worker_main()` of the main function.
+    The exception is raised all the same. Meant as a decorator of the main function:
+    `@worker_main()`.
 
-    Where the variable TORCH_WORKER_SERVER_SOCKET names a socket, torch's own server answers there
-    meanwhile; only then torch is imported, and ModuleNotFoundError raised where it is missing.
+    Where the variable TORCH_WORKER_SERVER_SOCKET names a socket, torch's debug server answers there
+    during the block. Only then torch is imported; ModuleNotFoundError is raised if it is missing.
     """
     serving: AbstractContextManager[None] = nullcontext()
     if os.environ.get(TORCH_WORKER_SERVER_SOCKET):

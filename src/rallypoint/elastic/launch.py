@@ -26,9 +26,9 @@ from rallypoint.errors import CommandLineError, ParameterError, UsageError
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read a command line as `run.parse_args` does.
+    """Read a command line as `run.parse_args` does, and raise as it does.
 
-    And in `use_env` whether `--use-env` stands before the script.
+    The result's `use_env` says whether `--use-env` stands before the script.
     """
     words = sys.argv[1:] if args is None else [*map(str, args)]
     for at, word in enumerate(words):
@@ -45,10 +45,9 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def launch(args: argparse.Namespace) -> None:
-    """Run the job of a namespace to its end.
+    """Run the job that a namespace of `parse_args` describes, to its end. Blocks.
 
-    Blocks. Raises ParameterError for a program that no Python runs and that is to get
-    `--local-rank`, and as `run.run` does.
+    Raises ParameterError for `--no-python` without `--use-env`, and as `run.run` does.
     """
     if args.no_python and not args.use_env:
         raise ParameterError("--no-python: needs --use-env too, by which LOCAL_RANK is read")
@@ -56,10 +55,10 @@ def launch(args: argparse.Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the job of a command line (default: the process's own) to its end.
+    """Run the job of a command line (default: the process's own) to its end. Blocks.
 
-    Blocks. Raises as `launch`, but as `parse_args`, after one line, for a command line that is
-    wrong.
+    A usage error is printed as one line and raised as CommandLineError, a SystemExit; otherwise
+    raises as `launch`.
     """
     try:
         launch(parse_args(args))

@@ -84,7 +84,7 @@ _OPTIONS = {
     if is_torchrun(row) or row.key or row.name in _FIELDS
     if row.name != "print_completion"
 }
-"""The options by the name of their attribute in a namespace."""
+"""The options that a namespace has, by the name of their attribute in it."""
 _ABSENT: Mapping[str, Any] = {
     "nnodes": "1:1",
     "nproc_per_node": "1",
@@ -118,7 +118,7 @@ _AS_PARAMETERS: dict[str, Callable[[Any], Any]] = {
     "signals": ",".join,
     "texts": list,
 }
-"""The value of a parameter in place of the field's, by the kind of setting."""
+"""The functions that turn a setting's value into a `LaunchConfig` parameter, by kind of setting."""
 
 _log = logging.getLogger("rallypoint")
 
@@ -126,7 +126,8 @@ _log = logging.getLogger("rallypoint")
 def get_args_parser() -> argparse.ArgumentParser:
     """Return a parser of the command line.
 
-    Each option's default is its variable in the environment (`PET_<NAME>`), if that is set.
+    Each option's default is its variable in the environment (`PET_<NAME>`), if that is set. Raises
+    UsageError for a variable that can't be used.
     """
     parser = argparse.ArgumentParser(
         prog="rallypoint.elastic.run", description="Starts SCRIPT on every node.", allow_abbrev=True
@@ -157,9 +158,9 @@ def get_args_parser() -> argparse.ArgumentParser:
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     """Read a command line (default: the process's own), as `rallypoint run` does.
 
-    Raises SystemExit as a parser of `argparse` does: one line and 2 for what is wrong, 0 for
-    --help. The former is a CommandLineError, which is a ValueError and a RuntimeError too: torch
-    raises these for values, when it uses them.
+    Raises SystemExit as a parser of `argparse` does: status 0 after --help or --print-completion,
+    else status 2 after one line on what is wrong. The latter is a CommandLineError, which is a
+    ValueError and a RuntimeError too: torch raises these for values, when it uses them.
     """
     words, machine = sys.argv[1:] if args is None else [*map(str, args)], ThisHost()
     try:
@@ -218,7 +219,7 @@ def _config(args: argparse.Namespace, machine: ThisHost) -> tuple[LaunchConfig, 
 
 
 def _parameters(asked: AgentConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a launch that have the names of their options."""
+    """Yield name and value of the `LaunchConfig` fields that are named as their options and set."""
     for row in FLAGS.values():
         if row.name in _FIELDS and row.target:
             register = asked.rendezvous.register
@@ -240,8 +241,9 @@ def get_use_env(args: argparse.Namespace) -> bool:
 def get_rdzv_endpoint(args: argparse.Namespace) -> str:
     """Return the rendezvous endpoint of a namespace.
 
-    With fixed ranks it is the master's address and port; it is empty if neither is given. Raises
-    RuntimeParameterError for an invalid number of nodes.
+    If it has none, and several nodes with the backend `tcp` or `static`, these have fixed ranks:
+    then it is the master's address and port. Otherwise it is empty. Raises RuntimeParameterError
+    for an invalid number of nodes.
     """
     if endpoint := getattr(args, "rdzv_endpoint", None):
         return str(endpoint)
@@ -261,9 +263,10 @@ def run(args: argparse.Namespace) -> None:
 
 @record
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the job of a command line (default: the process's own), to its end.
+    """Run the job of a command line (default: the process's own) to its end. Blocks.
 
-    Blocks. Raises as `run`, but as `parse_args`, after one line, for a command line that is wrong.
+    A usage error is printed as one line and raised as CommandLineError, a SystemExit; otherwise
+    raises as `run`.
     """
     try:
         run(parse_args(args))
@@ -274,7 +277,10 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
-    """`N` or `MIN:MAX` as two numbers. Raises RuntimeParameterError."""
+    """Return the least and the largest number of nodes of `N` or `MIN:MAX`.
+
+    Raises RuntimeParameterError.
+    """
     with _option_errors():
         return nodes(Given(nnodes, f"--nnodes {nnodes}"))
 
@@ -290,13 +296,13 @@ def determine_local_world_size(nproc_per_node: str) -> int:
 
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
-    """Run a script in this interpreter, as its main program."""
+    """Run a script in this interpreter, as its main program; `sys.argv` is replaced."""
     sys.argv = [training_script, *training_script_args]
     runpy.run_path(training_script, run_name="__main__")
 
 
 class _PrintScript(argparse.Action):
-    """Prints a shell's completions, and ends the program."""
+    """The parser's action that prints a shell's completions, and ends the program."""
 
     def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
         _namespace, shell, *_spelled = given
@@ -332,7 +338,7 @@ class _AnyScript(ThisHost):
 
 @contextmanager
 def _option_errors() -> Iterator[None]:
-    """Raise usage errors as RuntimeParameterError.
+    """Turn usage errors of the block into RuntimeParameterError.
 
     Torch raises a ValueError for some unusable options and a RuntimeError for others; this error is
     both.
@@ -349,7 +355,10 @@ def _absent(row: Setting) -> Any:
 
 
 def _scan(words: Sequence[str]) -> Scanned:
-    """Scan the options. Raises UsageError, also for an option that only the command has."""
+    """Return the options and the script of a command line, with the variables' values.
+
+    Raises UsageError, also for an option that only `rallypoint run` has, and without a script.
+    """
     scanned = scan_run(words, os.environ)
     for flag, values in scanned.values.items():
         row = FLAGS.get(flag)  # None: it has no effect, see rallypoint.torch_versions
@@ -361,9 +370,9 @@ def _scan(words: Sequence[str]) -> Scanned:
 
 
 def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of variables by name.
+    """Return the values that environment variables give to options, by name of the option.
 
-    Raises UsageError for what is no number, or neither on nor off.
+    Raises UsageError for a value that is no number, or neither on nor off, where one is needed.
     """
     scanned = parse(RUN, (), environ)
     rows = {FLAGS[flag]: values[-1] for flag, values in scanned.values.items()}
@@ -404,7 +413,7 @@ def _words(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Given]]]:
-    """Yield the options of a namespace, by flag.
+    """Yield flag and value of the options in a namespace that differ from an absent option.
 
     Several nodes without an endpoint have fixed ranks, as with torch, whose namespace always has
     ranks.

@@ -19,14 +19,17 @@ from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import FIELDS, read_etcd
 
 _IDLE = 4
-"""The number of idle connections that are kept open."""
+"""The largest number of idle connections that are kept open."""
 
 
 class EtcdClient:
-    """The members of an etcd of version 3.4 or later. For any thread, and after a fork."""
+    """A client of an etcd cluster of version 3.4 or later.
+
+    Several threads may use it at once, and so may a forked child.
+    """
 
     def __init__(self, endpoints: str, **options: str) -> None:
-        """`endpoints`: HOST[:PORT] of the members, with commas.
+        """Make a client of the members `endpoints`: HOST[:PORT], separated by commas.
 
         `options` are spelt as the keys of `--rdzv-conf` (docs/coordinator.md): `protocol`,
         `cacert`, `cert`, `key`, `user`, `password` or `password_file`, and `etcd_prefix`. Does no
@@ -65,12 +68,13 @@ class EtcdClient:
         self._idle.append(gateway)
 
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of etcd's JSON gateway, of any member: `call("/v3/kv/range", {...})`.
+        """Return the answer to a request to etcd's JSON gateway: `call("/v3/kv/range", {...})`.
 
-        Blocks for 5 s at most. It may be executed twice, or without an answer.
+        Members are asked in turn until one answers. Blocks for 5 s at most. The request may be
+        executed twice, and also if an error is raised.
 
-        Raises RendezvousConnectionError, AccessError for a user that etcd refuses, and
-        ParameterError if nothing there is an etcd.
+        Raises RendezvousConnectionError if no member answers, AccessError for a user that etcd
+        refuses, and ParameterError if no endpoint is an etcd.
         """
         with self.gateway() as gateway:
             return gateway.call(path, body)

@@ -1,8 +1,8 @@
 """One etcd lease for all keys of a run, which expire together.
 
-They expire `ttl` seconds after the last node of the run has gone. The lease is found by a key that
-is attached to it. A node that finds none asks etcd for a lease; if two nodes do so at once, the
-second one revokes its own.
+They expire within `ttl` seconds after the last node of the run has gone. The lease is found by a
+key that is attached to it. A node that finds none asks etcd for a lease; if two nodes do so at
+once, the second one revokes its own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ KEPT_ALIVE = 3
 
 
 class CommonLease:
-    """The common lease of a run. For any thread. It is renewed only when `number` is called."""
+    """The etcd lease that the keys of one run share; renewed only when `number` is called.
+
+    Any thread may use it.
+    """
 
     def __init__(self, client: EtcdClient, key: str, ttl: float | None = None) -> None:
-        """`ttl`: seconds; None: two hours.
+        """Make an object for the lease to which `key` of etcd is attached; it may not exist yet.
 
-        That of the node that comes first is used by all. Does no I/O. Raises ParameterError.
+        It lasts `ttl` seconds without a renewal (None: two hours). The `ttl` of the node that makes
+        the lease counts for all nodes. Does no I/O. Raises ParameterError for a `ttl` below 1 s, or
+        without an end.
         """
         self._client, self._key = client, encoded(key)
         self._ttl_s = TTL_S if ttl is None else ttl
@@ -36,7 +41,10 @@ class CommonLease:
         self._number, self._kept_at = 0, 0.0
 
     def number(self) -> int:
-        """Return the id of the lease in etcd. Raises as `EtcdClient.call`."""
+        """Return the id of the lease in etcd, after renewing it if a third of its ttl has passed.
+
+        Finds or makes a lease if there is none. Blocks. Raises as `EtcdClient.call`.
+        """
         now = time.monotonic()
         if not self._number or now - self._kept_at >= self._ttl_s / KEPT_ALIVE:
             if not self._lasts(self._number):
@@ -45,11 +53,11 @@ class CommonLease:
         return self._number
 
     def has_ended(self) -> None:
-        """Note that the lease has expired: all keys of the run are gone."""
+        """Forget the lease, because it has expired; `number` then finds or makes another one."""
         self._number = 0
 
     def _lasts(self, number: int) -> bool:
-        """Keep the lease alive, and return whether it still existed."""
+        """Renew the lease of this id, and return whether it still existed; False for 0."""
         if not number:
             return False
         answer = self._client.call("/v3/lease/keepalive", {"ID": str(number)})

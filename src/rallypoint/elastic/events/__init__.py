@@ -27,15 +27,16 @@ from rallypoint.observe.printing import print_error
 from rallypoint.observe.queue import BoundedQueue
 
 _CLOSE_S = 2.0
-"""How long a handler may take for the last events."""
+"""How long a handler may take for the last events, in seconds."""
 _queues: dict[tuple[int, str], BoundedQueue[Event] | None] = {}
 _lock = threading.Lock()
 
 
 def record(event: Event, destination: str = "null") -> None:
-    """Give the event to a handler, by name (`console`, `null`, `jsonl:FILE`, or a package's).
+    """Queue the event for a handler, by name (`console`, `null`, `jsonl:FILE`, or a package's).
 
-    Does not block. Raises ParameterError as `make_event_handler` does.
+    A thread passes it on, so this does not block; an event that does not fit into the queue is
+    dropped. Raises ParameterError as `make_event_handler` does.
     """
     queue = _queue(destination)
     if queue is not None:
@@ -106,7 +107,7 @@ def flush_events() -> None:
     """Pass all recorded events to their handlers, and close the handlers.
 
     A later event opens its handler again. Called when the process ends. Blocks for at most 2 s for
-    each handler.
+    each handler; a line on stderr says if events were lost.
     """
     with _lock:
         mine = [key for key in _queues if key[0] == os.getpid()]

@@ -61,9 +61,9 @@ NO_TIMEOUT = -1
 _APART = frozenset(
     {"--logs-specs", "--monitor-interval", "--preload", "--shutdown-timeout", "--start-method"}
 )
-"""The options whose parameter is not a text, or has a different default."""
+"""The options that `_scanned` skips: their parameters are no text or have other defaults."""
 _NAMES = {"--rdzv-id": "run_id"}
-"""The parameters whose names differ from those of their options."""
+"""The parameter of each option whose parameter does not have the option's name."""
 
 
 @dataclass
@@ -79,19 +79,19 @@ class LaunchConfig:
     TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 25, when a person or a scheduler ends the job, and 5 when a
     round ends. `numa_options` is a NumaOptions, ours or torch's; None: workers are not bound.
     `event_log_handler` is `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and
-    `monitor_interval` are accepted: see `metrics.configure`, and exits are noticed at
-    once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
-    `--hang-timeout` (limits of phases are a text, as there); None: the shutdown timeout, and never.
-    `progress_pattern`, `max_no_progress` and `history` are as `--progress-pattern`,
-    `--max-no-progress` and `--history`; the end of a job on one node is not kept. `env_style`
-    and `keep_env` are lists, as `--env-style` and `--keep-env` have them. With an
-    `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
-    host the job, on a port of `port_range`: the first and the last; with another engine of records
-    the endpoint is as for the command.
+    `monitor_interval` have no effect: see `metrics.configure`, and exits are noticed at once.
+    `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and `--hang-timeout`
+    (limits of phases are a text, as there). None: a drain has the shutdown timeout, and workers
+    never count as hung. `progress_pattern`, `max_no_progress` and `history` are as
+    `--progress-pattern`, `--max-no-progress` and `--history`; no record of the end is kept for a
+    job on one node. `env_style` and `keep_env` are lists, as `--env-style` and `--keep-env` have
+    them. With an `rdzv_backend` of `file`, the endpoint is a directory that all nodes share. Any of
+    them may then host the job, on a port from the first to the last of `port_range`. With another
+    kind of store for the job's records the endpoint is as for `rallypoint run`.
 
-    A value that can't be used is refused when the job is launched, and a `shutdown_timeout` and
-    the variable's at once: ParameterError or UsageError. A `rdzv_timeout` is written into
-    `rdzv_configs`, as with torch.
+    A value that can't be used is refused when the job is launched, by ParameterError or UsageError;
+    a `shutdown_timeout`, or that of the variable, already when this object is made. A
+    `rdzv_timeout` is written into `rdzv_configs`, as with torch.
     """
 
     min_nodes: int
@@ -153,8 +153,8 @@ def _usual_grace_s() -> float:
 def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[Any]) -> AgentConfig:
     """Return the settings of this node's agent. Raises ParameterError, one line.
 
-    They are read as `rallypoint run` reads its options, so that nodes that were started either way
-    find each other.
+    The parameters are read as `rallypoint run` reads its options, so that nodes that were started
+    either way find each other. Remarks on them are logged as warnings.
     """
     machine, notices = ThisHost(), list[str]()
     reading = read_rendezvous(_scanned(config), machine, notices)
@@ -227,7 +227,7 @@ def _conf(config: LaunchConfig) -> dict[str, Given]:
 
 
 def _rendezvous(config: LaunchConfig, reading: Reading) -> RendezvousConfig:
-    """Return the rendezvous settings, in which a plug-in's parameters are unchanged."""
+    """Return the rendezvous settings; a plug-in's handler gets `rdzv_configs` unchanged."""
     made = reading.rendezvous
     if made.handler is None:
         return made
@@ -240,7 +240,11 @@ def _configs(config: LaunchConfig) -> dict[str, Any]:
 
 
 def _graces(config: LaunchConfig) -> dict[str, float]:
-    """Return the graces: a `shutdown_timeout` that the program gave applies to every stop."""
+    """Return how long workers may take after SIGTERM, in seconds, by name of the setting.
+
+    The default applies only when a person or a scheduler ends the job, any other
+    `shutdown_timeout` to every stop.
+    """
     chosen, row = config.shutdown_timeout, FLAGS["--shutdown-timeout"]
     if chosen is None:
         return {}
@@ -290,7 +294,10 @@ def launch_agent(
     args: Sequence[Any],
     health_check_server: HealthCheckServer | None = None,
 ) -> dict[int, Any]:
-    """Run a job as `elastic_launch(config, entrypoint)(*args)` does."""
+    """Run a job as `elastic_launch(config, entrypoint)(*args)` does. Blocks.
+
+    `health_check_server` is stopped in the end.
+    """
 
     def run() -> dict[int, Any]:
         settings, embedding = agent_config(config, entrypoint, args), Embedding()
@@ -307,8 +314,8 @@ def launch_agent(
 async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> dict[int, Any]:
     """Run a job as `elastic_launch` does, without blocking the running event loop.
 
-    The program handles signals itself. Cancelling this coroutine cancels the job, and returns when
-    its workers are gone.
+    The program handles signals itself. Cancelling this coroutine cancels the job; the coroutine
+    then raises CancelledError once the workers of this node are gone.
     """
     settings = agent_config(config, entrypoint, args)
     embedding, name = Embedding(), entrypoint_name(entrypoint, args)
@@ -332,9 +339,10 @@ async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> di
 
 
 def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
-    """Strip our own frames from the traceback, and the cause from a usage error.
+    """Return the result of `work`; raise its error without a traceback of our own frames.
 
-    That is one line that says it all.
+    Applies to Rallypoint's errors, except InvariantError, and to KeyboardInterrupt. A usage error
+    loses its cause as well, because its message is enough.
     """
     try:
         return work()

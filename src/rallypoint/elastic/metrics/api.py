@@ -24,7 +24,7 @@ _R = TypeVar("_R")
 
 
 class MetricsConfig:
-    """Parameters by name, for `initialize_metrics`."""
+    """Parameters by name, as `initialize_metrics` takes them (it ignores them)."""
 
     def __init__(self, params: dict[str, str] | None = None) -> None:
         self.params = {} if params is None else params
@@ -41,15 +41,15 @@ class ConsoleMetricHandler(MetricHandler):
 
 
 def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
-    """Return the whole milliseconds since a time of `time.time()`."""
+    """Return the whole milliseconds since `start_time_in_seconds`, a result of `time.time()`."""
     return int((time.time() - start_time_in_seconds) * 1000)
 
 
 class MetricStream:
     """The stream of one group's values.
 
-    Values go to `handler`. Without one they go to the group's handler, even one that is configured
-    later.
+    Values go to `handler`. If that is None they go to the handler that is configured for the group
+    at that moment.
     """
 
     def __init__(self, group_name: str, handler: MetricHandler | None = None) -> None:
@@ -57,16 +57,16 @@ class MetricStream:
 
     @property
     def handler(self) -> MetricHandler:
-        """The handler that gets the values at present."""
+        """The handler that gets the values: the given one, else the group's present one."""
         return handler_of(self.group_name) if self._handler is None else self._handler
 
     def add_value(self, metric_name: str, metric_value: int | float) -> None:
-        """Pass a value with the present time to the handler."""
+        """Pass a value with the present time to the handler. Raises what the handler raises."""
         self.handler.emit(metric_now(self.group_name, metric_name, metric_value))
 
 
 def get_stream(group: str) -> MetricStream:
-    """Return the stream of this group."""
+    """Return a stream whose values go to the handler that is configured for this group."""
     return MetricStream(group)
 
 
@@ -92,9 +92,11 @@ def prof(fn: None = None, group: str = GROUP) -> Callable[[Callable[_P, _R]], Ca
 def prof(
     fn: Callable[_P, _R] | None = None, group: str = GROUP
 ) -> Callable[_P, _R] | Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a function to put `<name>.success` or `<name>.failure`, and `<name>.duration.ms`.
+    """Decorate a function so that each call puts metrics of its outcome and duration.
 
-    1, and then the duration, for each call. The name is `Class.method`, or `module.function`.
+    The outcome is the value 1 of `<name>.success`, or of `<name>.failure` if the call raised an
+    Exception. The duration is `<name>.duration.ms`, in whole milliseconds. The name is
+    `Class.method`, or `module.function`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -110,9 +112,9 @@ def prof(
 
 
 def profile(group: str | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a function. Deprecated: `prof(group=...)`.
+    """Return a decorator that puts the metrics of `prof`. Deprecated: use `prof(group=...)`.
 
-    The name is the function's alone.
+    The metrics' `<name>` is the function's name without its class or module.
     """
     warnings.warn("use @prof(group=...) instead", FutureWarning, stacklevel=2)
 
@@ -127,7 +129,7 @@ def profile(group: str | None = None) -> Callable[[Callable[_P, _R]], Callable[_
 
 
 def publish_metric(metric_group: str, metric_name: str, metric_value: int | float) -> None:
-    """Put a metric. Deprecated: `put_metric`, which takes the group last."""
+    """Pass one value to the group's handler. Deprecated: use `put_metric`, with the group last."""
     warnings.warn("use put_metric(name, value, group) instead", FutureWarning, stacklevel=2)
     put_metric(metric_name, metric_value, metric_group)
 

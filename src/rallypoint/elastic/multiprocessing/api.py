@@ -76,7 +76,7 @@ def start_processes(
     *,
     grace_s: float = 30.0,
 ) -> PContext:
-    """Start one process per local rank, and return at once; `wait` for it, and `close` it.
+    """Start one process per local rank, and return when all run; then `wait`, and `close`.
 
     `entrypoint` is a program, whose arguments are made texts, or a function (see
     `rallypoint.config.FunctionCall`), which with the start method `fork` runs in forks of this
@@ -113,7 +113,7 @@ def start_processes(
 def get_std_cm(
     std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]
 ) -> AbstractContextManager[None]:
-    """`redirect_fn(std_rd)`, or a block without effect where `std_rd` names no file."""
+    """Return `redirect_fn(std_rd)`; a context manager without effect if `std_rd` is empty."""
     return redirect_fn(std_rd) if std_rd else nullcontext()
 
 
@@ -149,10 +149,11 @@ class _Gate:
 
 
 class PContext(ABC):
-    """Running processes. `start_processes` makes and starts one; `close` it in the end.
+    """The processes that `start_processes` has started; call `close` in the end.
 
-    When one fails, or all have succeeded, whatever else they run is ended, and `wait` returns.
-    `args` are as given, and `envs` too, with TORCHELASTIC_ERROR_FILE; both by local rank.
+    When one process fails, the others are ended, and `wait` returns. When all have succeeded, what
+    they have started and left running is ended. `args` are the given arguments, and `envs` the
+    given variables with TORCHELASTIC_ERROR_FILE, both by local rank.
     """
 
     def __init__(
@@ -187,12 +188,12 @@ class PContext(ABC):
         self._supervision = Supervision(ProcessPlan(logs_specs, dest, outputs, grace_s))
         self._thread = threading.Thread(target=self._run, name=f"processes-{name}", daemon=True)
         self._begun, self._ended = _Gate(), _Gate()
-        """All run, or can't be started; and nothing runs any more."""
+        """Gates: `_begun` opens when all run or can't be started, `_ended` when all are gone."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the thread, once all run."""
+        """The event loop of the thread; None until all processes run."""
         self._result: RunProcsResult | None = None
         self._error: BaseException | None = None
-        """The reason why there is no result."""
+        """The exception that `wait` or `start` raises, because there is no result; else None."""
         self._handlers: dict[signal.Signals, Any] = {}
 
     @property
@@ -202,12 +203,12 @@ class PContext(ABC):
 
     @property
     def stdouts(self) -> dict[int, str]:
-        """The file of each stdout; empty where it has none."""
+        """The file of each process's stdout, by local rank; empty if it goes to no file."""
         return {rank: self._dest.stdouts.get(rank, "") for rank in self.envs}
 
     @property
     def stderrs(self) -> dict[int, str]:
-        """The file of each process's stderr, by local rank; only where stderr goes to a file."""
+        """The file of each process's stderr, by local rank; empty if it goes to no file."""
         return {rank: self._dest.stderrs.get(rank, "") for rank in self.envs}
 
     @property
@@ -228,19 +229,20 @@ class PContext(ABC):
 
     @property
     def error_files(self) -> dict[int, str]:
-        """The error file of each process, by local rank; empty without files."""
+        """The path of each process's error file, by local rank; empty if it has none."""
         return {rank: self._dest.error_files.get(rank, "") for rank in self.envs}
 
     @abstractmethod
     def _programs(self, environs: Sequence[Mapping[str, str]]) -> Programs:
-        """Return the programs to execute with these environments."""
+        """Return the programs to execute, one for each of these environments."""
 
     @naming_parameters()
     def start(self) -> None:
-        """Start all, or none and raise; see `start_processes`. Call once.
+        """Start all processes, and return when they run. Call once.
 
-        In the main thread, usual signals that nobody else handles raise SignalException there from
-        now on, until `close`.
+        If one can't be started, none is left, and this raises as `start_processes` does. If called
+        in the main thread, SIGTERM, SIGINT, SIGHUP and SIGQUIT raise SignalException there until
+        `close`, unless the program handles them itself.
         """
         if self._thread.ident is not None:
             raise ParameterError("start: was called before; make another context")
@@ -260,9 +262,9 @@ class PContext(ABC):
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Block until all have succeeded, or one has failed and the rest was ended.
 
-        None when that takes longer than `timeout` seconds (negative: no limit). `period` is
-        ignored. May be called again, from any thread. Raises UsageError for a returned value that
-        can't be loaded.
+        Returns how they ended; None if that takes longer than `timeout` seconds (negative: no
+        limit). `period` is ignored. May be called again, from any thread. Raises ParameterError
+        before `start`, and UsageError for a returned value that can't be loaded.
         """
         if self._thread.ident is None:
             raise ParameterError("wait: nothing was started; call start first")
@@ -273,17 +275,15 @@ class PContext(ABC):
         return self._result
 
     def pids(self) -> dict[int, int]:
-        """Return the pids by local rank; also after they are gone."""
+        """Return the pids by local rank, also of ended processes; empty before `start`."""
         return dict(enumerate(self._supervision.pids))
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
-        """End all running processes, and return when none is left.
-
-        Safe to repeat.
+        """End all running processes, and return when none is left. Safe to repeat.
 
         Sends the signal (SIGTERM by default), gives all of them together `timeout` seconds, and
-        then sends SIGKILL; returns at the latest 5 s after that. A process that this ends counts
-        neither as failed nor as succeeded.
+        then sends SIGKILL. Waits 5 s at most for processes to die of that, and some seconds more
+        for teed output. A process that this ends counts neither as failed nor as succeeded.
         """
         number = signal.SIGTERM if death_sig is None else death_sig
         if self._thread.ident is None:
@@ -335,7 +335,7 @@ class PContext(ABC):
 
 
 class MultiprocessContext(PContext):
-    """The context of workers that run a function; see `start_processes`."""
+    """The processes of a `start_processes` call whose entrypoint is a function."""
 
     def __init__(
         self,
@@ -381,7 +381,7 @@ class MultiprocessContext(PContext):
 
 
 class SubprocessContext(PContext):
-    """The context of workers that run a program; see `start_processes`."""
+    """The processes of a `start_processes` call whose entrypoint is a program."""
 
     def __init__(
         self,
@@ -479,14 +479,14 @@ def _check_start_method(start_method: str) -> None:
 
 
 _held: list[int] | None = None
-"""The signals that arrived while they were held back; None: signals are not held back."""
+"""The signals that arrived in a block of `_signals_are_held`; None outside of such a block."""
 
 
 @contextmanager
 def _signals_are_held() -> Iterator[None]:
-    """Hold signals back within the block; the first one raises at its end.
+    """Delay the SignalException of the signals that a `PContext` handles to the end of the block.
 
-    Works in the main thread; in any other thread nothing changes.
+    Only the first signal raises. Works in the main thread; in any other one it has no effect.
     """
     global _held
     if threading.current_thread() is not threading.main_thread():

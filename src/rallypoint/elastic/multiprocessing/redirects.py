@@ -24,7 +24,7 @@ libc = get_libc()
 
 
 def redirect(std: str, to_file: str) -> AbstractContextManager[None]:
-    """`redirect_stdout` or `redirect_stderr`, by the stream's name.
+    """Return `redirect_stdout(to_file)` or `redirect_stderr(to_file)`, by the stream's name.
 
     Raises ParameterError for what is neither `stdout` nor `stderr`.
     """
@@ -93,7 +93,7 @@ def _replaced(name: str, before: TextIO, fd: int) -> Iterator[None]:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Flush the buffers of Python and C, whose content belongs to the present destination."""
+    """Flush the buffers of Python and C to the present destination, before it changes."""
     if stream is not None:
         try:
             stream.flush()

@@ -21,7 +21,7 @@ _READ_BYTES = 256 * 1024
 
 
 class TailLog:
-    """Writes the lines of `log_files` to `dst`, each behind its prefix, from `start` to `stop`.
+    """A follower of `log_files` that writes each line with a prefix to `dst`, until `stop`.
 
     The prefix of a file is its entry in `log_line_prefixes`, else `[<name><its key>]:`. Files may
     be made later. Only lines that `log_line_filter` accepts are passed on; it sees them with their
@@ -49,18 +49,19 @@ class TailLog:
         self._error: BaseException | None = None
 
     def start(self) -> TailLog:
-        """Begin, in a thread of its own, and return at once. Call once."""
+        """Begin to follow the files, in a thread, and return this object at once. Call once."""
         if self._files:
             self._thread = threading.Thread(target=self._run, name="tail-log", daemon=True)
             self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Pass on all that is written by now, also a last line without its end, and end.
+        """Pass on all that is in the files by now, and end.
 
-        Blocks for as long as `dst` does. Safe to call again.
+        A last line without its line feed is passed on too. Blocks for as long as `dst` does. Safe
+        to call again.
 
-        Raises what `dst` or the filter has raised: nothing was passed on after that.
+        Raises what `dst` or the filter has raised; nothing was passed on after that.
         """
         self._stop.set()
         if self._thread is not None:
@@ -112,7 +113,7 @@ class _Followed:
         self._file: io.FileIO | None = None
 
     def read(self) -> bytes:
-        """Return the bytes that were appended since the last read, with a limit."""
+        """Return the bytes that were appended since the last read, at most 256 KiB."""
         if self._file is None:
             try:
                 self._file = io.FileIO(self._path)
@@ -133,10 +134,10 @@ def tail_logfile(
     interval_sec: float,
     log_line_filter: Callable[[str], bool] | None = None,
 ) -> None:
-    """Write the lines of one file to `dst`, each behind `header`. Blocks.
+    """Write the lines of one file to `dst`, each behind `header`, until `finished` is set.
 
-    Until `finished` is set and all that is written by then has been passed on. Otherwise as a
-    `TailLog`, whose `dst` and filter may raise.
+    Blocks until all that is in the file by then has been passed on. The other parameters are those
+    of `TailLog`. Raises what `dst` or the filter has raised.
     """
     tail = TailLog("", {0: file}, dst, {0: header}, interval_sec, log_line_filter).start()
     finished.wait()

@@ -56,13 +56,14 @@ class RendezvousStoreInfo:
     def build(
         rank: int, store: Any, local_addr: str | None, server_port: int | None = None
     ) -> RendezvousStoreInfo:
-        """Rank 0 publishes its address in `store`, and all return it; blocks until it is there.
+        """Return the address of the workers' store, which rank 0 publishes in `store`.
 
-        `local_addr`: this node's, else its full name. `server_port`: of a server that listens
-        already, else a port that is free now, which another program may take before it is used.
+        Blocks until it is there. `local_addr` is this node's address; None: its full name.
+        `server_port` is the port of a server that listens already; None: a port that is free now,
+        which another program may take before it is used.
         `store` is ours or torch's, and fresh for each round, as `RendezvousInfo.store` is: an
         address that is there already is what the others may return. Raises what the store raises,
-        for example StoreTimeoutError, and RendezvousStateError for what is not a valid port.
+        for example StoreTimeoutError, and RendezvousStateError for a port that is no number.
         """
         addr_key = RendezvousStoreInfo.MASTER_ADDR_KEY
         port_key = RendezvousStoreInfo.MASTER_PORT_KEY
@@ -101,8 +102,8 @@ def _free_port() -> int:
 class RendezvousInfo:
     """The outcome of a round for one node; unpacks as `(store, rank, world_size)`.
 
-    `rank` and `world_size` count nodes, not workers. `store` is common to the nodes of this round
-    and has no other keys.
+    `rank` and `world_size` count nodes, not workers. Only the nodes of this round share `store`,
+    which begins without keys.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class RendezvousInfo:
 
     @property
     def store(self) -> Any:
-        """A store with the vocabulary of `rallypoint.elastic.stores.Store`."""
+        """The store that this round's nodes share, with the methods of `elastic.stores.Store`."""
         return self._store
 
     @property
@@ -164,7 +165,7 @@ class LazyRendezvousInfo(RendezvousInfo):
 
 
 class RendezvousHandler(ABC):
-    """One node's part in the rounds of a job. Safe from several threads."""
+    """One node's part in the rounds of a job. Several threads may call its methods."""
 
     @abstractmethod
     def get_backend(self) -> str:
@@ -177,11 +178,12 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
-        """Block until the nodes have agreed, at most the join timeout.
+        """Join the next round, block until it has formed, and return its outcome.
 
-        No process of an earlier round may live on this node. Raises RendezvousClosedError,
-        RendezvousTimeoutError, RendezvousConnectionError, RendezvousStateError, and
-        RendezvousGracefulExitError, which is no failure. May be called again after a timeout.
+        Blocks for the join timeout at most. No process of an earlier round may live on this node.
+        Raises RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError,
+        RendezvousStateError, and RendezvousGracefulExitError, which is no failure: this node is
+        not needed. May be called again after a timeout.
         """
 
     @abstractmethod
@@ -194,9 +196,10 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
-        """More than 0: this node's round is over, and `next_rendezvous` is to be called again.
+        """Return a number above 0 if this node's round is over, else 0. Does not block for long.
 
-        Late nodes do not count before they are to be admitted. Does not block for long.
+        Above 0, the program is to call `next_rendezvous` again. Late nodes do not count before
+        they are to be admitted.
         """
 
     @abstractmethod
@@ -205,15 +208,16 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """End the job and free everything; whether the job could be closed. Never raises for that.
+        """End the job, free everything, and return whether the job could be closed.
 
-        May be called again.
+        Does not raise if it could not. May be called again.
         """
 
     def wait_for_change(self, timeout: float | None = None) -> bool:
         """Block until this node's round is over or the job is closed, at most `timeout` seconds.
 
-        Returns whether one of them has happened. Handlers of other packages are polled.
+        Returns whether one of them has happened. A handler that does not override this method is
+        polled once a second.
         """
         import time
 
@@ -226,7 +230,7 @@ class RendezvousHandler(ABC):
         return True
 
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call `callback` from some thread soon after each change that ends `wait_for_change`.
+        """Have `callback` called, in some thread, after each change that may end `wait_for_change`.
 
         The callback must not block; an exception that it raises is logged. Returns a function that
         ends the subscription. Raises NotImplementedError where a handler can only be polled.
@@ -264,11 +268,14 @@ class RendezvousParameters:
         self.local_addr, self.config = local_addr, config
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a configuration key, as it was given."""
+        """Return the value of a key of `config` as it was given; `default` if it is missing."""
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """Return a truth: a bool, 0 or 1, or one of the usual words. Raises ParameterError."""
+        """Return the value of a key of `config` as a bool; `default` if it is missing.
+
+        The value may be a bool, 0 or 1, or a word such as `yes`. Raises ParameterError for others.
+        """
         value = self.get(key, default)
         if value is None or isinstance(value, bool):
             return value
@@ -278,7 +285,10 @@ class RendezvousParameters:
         return word in _TRUE
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
-        """Return a whole number. Raises ParameterError."""
+        """Return the value of a key of `config` as a whole number; `default` if it is missing.
+
+        Raises ParameterError for a value that is no whole number.
+        """
         value = self.get(key, default)
         if value is None:
             return None
@@ -289,7 +299,10 @@ class RendezvousParameters:
             raise ParameterError(text) from None
 
     def read(self, rows: Iterable[Setting]) -> dict[str, Any]:
-        """Return the values of the settings that were given, by name. Raises ParameterError."""
+        """Return the values in `config` of these settings, by name, without those that are missing.
+
+        Raises ParameterError for a value that a setting can't have.
+        """
         found = {}
         with parameter_errors():
             for row in rows:
@@ -300,7 +313,7 @@ class RendezvousParameters:
 
 
 def check_nodes(min_nodes: int, max_nodes: int) -> None:
-    """Check that 1 <= min_nodes <= max_nodes. Raises ParameterError."""
+    """Raise ParameterError unless 1 <= min_nodes <= max_nodes <= MAX_NODES."""
     if min_nodes < 1:
         raise ParameterError(f"min_nodes={min_nodes}: needs 1 or more")
     if max_nodes < min_nodes:
@@ -323,18 +336,19 @@ _BUILT_IN = {
 
 
 class RendezvousHandlerRegistry:
-    """Creators by backend name. Not shared between threads while it is changed.
+    """A registry of creators by backend name: functions that make handlers.
 
-    A package offers handlers as entry points of the group `rallypoint.handlers`: the name is the
-    backend's, and what it loads is a function without arguments that returns a creator, a callable
-    that makes a handler from RendezvousParameters.
+    Threads must not use it while another one changes it. A package offers handlers as entry points
+    of the group `rallypoint.handlers`, by the backend's name. An entry point loads a function
+    without arguments that returns a creator, a callable that makes a handler from
+    RendezvousParameters.
     """
 
     def __init__(self) -> None:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Offer `creator` as `backend`; again with the same one is allowed.
+        """Register `creator` for the backend of this name; again with the same one is allowed.
 
         Raises ParameterError for an empty name and for a name that another creator has.
         """
@@ -351,8 +365,9 @@ class RendezvousHandlerRegistry:
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
         """Make the handler of `params.backend`.
 
-        Raises ParameterError for an unknown backend, with the known ones, and
-        RendezvousPlugInError for a plug-in that can't be loaded or makes a handler of another name.
+        Raises ParameterError for an unknown backend, with the known ones, RendezvousPlugInError for
+        a plug-in that can't be loaded or makes a handler of another name, and what the creator
+        raises.
         """
         creator = self._creators.get(params.backend) or _built_in(params.backend)
         creator = creator or self._plug_in(params.backend)
@@ -412,4 +427,4 @@ def _built_in(backend: str) -> RendezvousHandlerCreator | None:
 rendezvous_handler_registry = RendezvousHandlerRegistry()
 """The registry of handlers in this process."""
 handler_registry = rendezvous_handler_registry
-"""Torch's second name of the registry."""
+"""Torch's second name of `rendezvous_handler_registry`."""

@@ -52,19 +52,24 @@ DEFAULT_PORT = DEFAULT_COORDINATOR_PORT
 READ_TIMEOUT_S = 60
 MAX_JOIN_REQUESTS = 1024
 KEPT_STATES = 4
-"""The number of older states that are kept, for nodes that have read the name but not the state."""
+"""The number of older states that are kept, for nodes that have read only the state's name yet."""
 KEPT_ANNOUNCEMENTS = 32
-"""The number of older announcements that are kept, for nodes that are about to wait for one."""
+"""The number of older keys that announce a newer state and are kept, for nodes that will wait for
+one."""
 FIRST_POLL_S = 0.005
 LONGEST_POLL_S = 0.1
 POLL_SLICE_S = 0.25
-"""The longest wait of one request, in seconds: a stopped handler's last one may run for so long."""
+"""The longest time, in seconds, that one `wait_for_change` polls a store of torch's."""
 _ABSENT = b"\x00rallypoint: no such key\x00"
 _NAME_BYTES = 40
 
 
 class C10dRendezvousBackend(RendezvousBackend):
-    """The state of one run id in `store`, which may hold other keys too."""
+    """A rendezvous backend: keeps the state of one run id in `store`, among other keys.
+
+    Its methods block, and raise RendezvousConnectionError when the store fails; those that read the
+    state raise RendezvousStateError when the store's key names none.
+    """
 
     def __init__(self, store: Any, run_id: str) -> None:
         if not run_id:
@@ -92,8 +97,9 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(lambda: self._swap(state, token))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Wait until the successor of `token` is announced; return False after `timeout`.
+        """Wait until a state that replaced that of `token` is announced; return whether one was.
 
+        Waits for at most `timeout` seconds; 0.25 s at most for a store that is not of this package.
         Raises RendezvousConnectionError.
         """
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
@@ -117,7 +123,10 @@ class C10dRendezvousBackend(RendezvousBackend):
         return True
 
     def _poll(self, key: str, timeout_s: float) -> bool:
-        """Poll the key instead of waiting: torch's clients print a warning at each failed wait."""
+        """Poll until the key exists, for at most 0.25 s; return whether it does.
+
+        It is not awaited, because torch's clients print a warning at each failed wait.
+        """
         ends_at, pause_s = time.monotonic() + min(timeout_s, POLL_SLICE_S), FIRST_POLL_S
         while not self._store.check([key]):
             left_s = ends_at - time.monotonic()
@@ -132,7 +141,10 @@ class C10dRendezvousBackend(RendezvousBackend):
         self._ask(lambda: self._store.set(self._beat_key(node), str(beat)))
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """Return the heartbeat counters of the nodes, by one request if the store can."""
+        """Return the heartbeat counters of the nodes; -1 for a node without one.
+
+        The counters are read one by one if a node has none.
+        """
         keys = [self._beat_key(node) for node in nodes]
 
         def read() -> list[int]:
@@ -143,7 +155,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(read)
 
     def post_join_request(self, request: bytes) -> int:
-        """Return a counter, and a key for each number."""
+        """Store a join request under the next number, and return the number."""
 
         def post() -> int:
             number = int(self._store.add(self._request_key(), 1))
@@ -153,7 +165,10 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(post)
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Return the join requests after this number, at most MAX_JOIN_REQUESTS of them."""
+        """Return the join requests after this number, at most MAX_JOIN_REQUESTS of them.
+
+        None stands for one that is missing.
+        """
 
         def read() -> list[bytes | None]:
             last = int(self._store.add(self._request_key(), 0))
@@ -220,9 +235,9 @@ class C10dRendezvousBackend(RendezvousBackend):
             self._store.delete_key(self._old_announcements.popleft())
 
     def _peek(self, key: str) -> bytes | None:
-        """Return the value of a key at once.
+        """Return the value of a key without waiting for it; None if it is missing.
 
-        Comparing with what no key holds reads without waiting.
+        A `compare_set` that expects a value which no key has reads without a change.
         """
         absent = _ABSENT.decode()
         value = bytes(self._store.compare_set(key, absent, absent))
@@ -260,10 +275,10 @@ def _number(value: bytes | None) -> int:
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
-    """Return the backend that `params` describe, and the store in which it keeps the state. Blocks.
+    """Return the backend that `params` describe, and the store in which it keeps the state.
 
-    Raises ParameterError, RendezvousConnectionError when nothing answers at the endpoint for
-    `read_timeout` seconds (60), and AccessError for a file that is not this user's alone.
+    Blocks. Raises ParameterError, RendezvousConnectionError when nothing answers at the endpoint
+    for `read_timeout` seconds (60), and AccessError for a file that is not this user's alone.
     """
     store_type = str(params.get("store_type", "tcp")).strip().lower()
     given = params.read([CONF["read_timeout"]])
@@ -286,9 +301,9 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
 
 def create_handler_from(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """Return the handler of the backend `c10d`, and of `file`, which needs no server at all.
+    """Return the handler of the backend `c10d`, or of `file`, whose state is in a shared file.
 
-    Raises what `create_backend` does.
+    Blocks. Raises what `create_backend` does, and ParameterError for `file` without `insecure`.
     """
     if params.backend == "file":
         if not params.get_as_bool("insecure", False):

@@ -5,7 +5,7 @@
     store, rank, world_size = handler.next_rendezvous()
 
 The blocking calls run the same code as their asynchronous twins, on a loop in a thread of their
-own. What is decided is decided in `core`; see `shared_driver.py` for how it is stored.
+own. What is decided is decided in `core`; see `shared/driver.py` for how it is stored.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NodeOptions(Struct, frozen=True):
     """The name that `get_backend` returns, if it is not the backend's own."""
     use_agent_store: bool = True
     node_id: str = ""
-    """Unique in the job; empty: one is made up."""
+    """The node's name, unique in the job; empty: one is made up."""
 
 
 class DynamicRendezvousHandler(LoopRendezvousHandler):
@@ -100,9 +100,10 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
         keep_alive_interval: int | float = 5,
         keep_alive_max_attempt: int = 3,
     ) -> DynamicRendezvousHandler:
-        """Make a handler, as the seed's constructor does.
+        """Make a handler, with the arguments of torch's method of this name.
 
-        A node is lost after `interval * max_attempt` seconds of silence.
+        A node is lost after `keep_alive_interval * keep_alive_max_attempt` seconds without a
+        heartbeat.
 
         Raises ParameterError.
         """
@@ -133,7 +134,10 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
 
     @property
     def end_reason(self) -> EndReason | None:
-        """Why the last round ended; None as long as none has."""
+        """The reason why the job's last round ended.
+
+        None if none has ended, before this node's first call, and after it has left.
+        """
         return self._driver.end_reason if self._driver is not None else None
 
     @property
@@ -265,7 +269,7 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
     # Within
 
     def _waiting(self, outlook: Outlook) -> int:
-        """Return 1 if nodes wait for another round, else 0.
+        """Return 1 if the round that this node was in is over and the job is not, else 0.
 
         0 for a node that was in no round yet.
         """
@@ -305,9 +309,9 @@ def create_handler(
 
 @asynccontextmanager
 async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> AsyncIterator[None]:
-    """Limit the block to this time, because a call of a backend may block for ever.
+    """Cancel the block after this time, because a call of a backend may block for ever.
 
-    Raises RendezvousTimeoutError.
+    Raises RendezvousTimeoutError then.
     """
     limit_s = timeout.total_seconds()
     try:
@@ -319,13 +323,14 @@ async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> Asyn
 
 _local_ids = count()
 DEFAULTS: dict[str, Any] = {"join_settle_s": 0.0, "min_growth_interval_s": 0.0}
-"""The defaults of a handler: late nodes are admitted at once."""
+"""The defaults of a handler that differ from those of a job: late nodes are admitted at once."""
 _FURTHER = frozenset(SharedSettings.__struct_fields__) - {
     "join_timeout_s",
     "last_call_s",
     "lease_s",
 }
-"""The settings that all nodes must agree on and that are not fields of `RendezvousSettings`."""
+"""The settings that all nodes must agree on, without those that the timeouts and the keep-alive
+fields of `RendezvousSettings` give."""
 
 
 class RendezvousTimeout:
@@ -350,12 +355,15 @@ class RendezvousTimeout:
 
     @property
     def last_call(self) -> timedelta:
-        """The wait for more nodes, once the minimum is there; for the first round only."""
+        """The wait for more nodes, once the minimum is there.
+
+        It applies to the first round, and to one after the loss of all nodes.
+        """
         return self._last_call
 
     @property
     def close(self) -> timedelta:
-        """The time limit for nodes to return after a round has ended.
+        """The time limit for nodes to ask for the next round after one has ended.
 
         A node that does not is lost.
         """
@@ -363,12 +371,12 @@ class RendezvousTimeout:
 
     @property
     def heartbeat(self) -> timedelta:
-        """Accepted for compatibility: a heartbeat takes as long as the backend's call."""
+        """A value without effect, for compatibility: heartbeats have no time limit of their own."""
         return self._heartbeat
 
 
 class RendezvousSettings(Struct, frozen=True):
-    """The settings of a handler."""
+    """The settings of a rendezvous handler."""
 
     run_id: str
     min_nodes: int
@@ -401,7 +409,10 @@ class RendezvousSettings(Struct, frozen=True):
 def settings_from(
     params: RendezvousParameters, *, without_coordinator: bool = False
 ) -> RendezvousSettings:
-    """Return the settings that `params` describe. Raises ParameterError."""
+    """Return the settings that `params` describe. Raises ParameterError.
+
+    With `without_coordinator`, parameters that only a coordinator uses are left out.
+    """
     rows = parameters(without_coordinator=without_coordinator)
     given = params.read(rows.values())
 

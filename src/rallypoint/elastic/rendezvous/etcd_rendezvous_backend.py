@@ -35,12 +35,12 @@ from rallypoint.register.version_file import VersionFormat, register_name
 T = TypeVar("T")
 
 AT_ONCE = 100
-"""The number of keys in one transaction; etcd's default limit is 128."""
+"""The most keys in one transaction; etcd's default limit is 128."""
 MAX_JOIN_REQUESTS = 1024
 
 
 class EtcdRendezvousBackend(EtcdBackend):
-    """The rendezvous state of one run id in etcd.
+    """A rendezvous backend that keeps the state of one run id in etcd.
 
     The arguments are torch's, except the client.
     """
@@ -52,11 +52,11 @@ class EtcdRendezvousBackend(EtcdBackend):
         key_prefix: str | None = None,
         ttl: float | None = None,
     ) -> None:
-        """`key_prefix`: of all its keys; None: /rallypoint/rendezvous.
+        """Make a backend; all its keys begin with `key_prefix`.
 
-        `ttl`: seconds from the last heartbeat of the last node until etcd deletes all that the run
-        has there; None: two hours. It must be longer than some heartbeats. Does no I/O. Raises
-        ParameterError.
+        None is `/rendezvous` below the client's prefix: by default /rallypoint/rendezvous. etcd
+        deletes all keys of the run within `ttl` seconds after its last node's last heartbeat (None:
+        two hours). That must be longer than some heartbeats. Does no I/O. Raises ParameterError.
         """
         if key_prefix is None:
             key_prefix = f"{client.config.prefix}/rendezvous"
@@ -71,7 +71,11 @@ class EtcdRendezvousBackend(EtcdBackend):
     def set_state(
         self, state: bytes, token: Token | None = None
     ) -> tuple[bytes, Token, bool] | None:
-        """Set the state if its token is still the given one; see `RendezvousBackend.set_state`."""
+        """Set the state if the present one's token is `token` (None: there is no state).
+
+        Returns the state that is there then, its token, and whether it was set; None if there is
+        none.
+        """
         return self._leased(partial(super().set_state, state, token))
 
     def set_beat(self, node: str, beat: int) -> None:
@@ -79,7 +83,10 @@ class EtcdRendezvousBackend(EtcdBackend):
         self._put(f"beats/{node}", str(beat))
 
     def get_beats(self, nodes: Sequence[str]) -> list[int]:
-        """Return the heartbeat counters of the nodes, by one request for every hundred."""
+        """Return the heartbeat counters of the nodes, by one request for every hundred.
+
+        A node without a counter has -1.
+        """
         keys = [{"key": self._name(f"beats/{node}")} for node in nodes]
         found: list[int] = []
         for begin in range(0, len(keys), AT_ONCE):
@@ -100,7 +107,10 @@ class EtcdRendezvousBackend(EtcdBackend):
         return number
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Return the join requests after this number, at most MAX_JOIN_REQUESTS of them."""
+        """Return the join requests after this number, at most MAX_JOIN_REQUESTS of them.
+
+        None stands for one that is missing.
+        """
         later = {
             "key": self._name(f"requests/{number + 1:019}"),
             "range_end": self._name("requests0"),
@@ -153,7 +163,7 @@ class EtcdRendezvousBackend(EtcdBackend):
             return call()
 
     def _all(self, operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the responses to operations, by one transaction."""
+        """Carry out operations in one transaction of etcd, and return the response to each."""
         with explained():
             answer = self._gateway.call("/v3/kv/txn", {"success": operations})
             responses: list[dict[str, Any]] = answer["responses"]

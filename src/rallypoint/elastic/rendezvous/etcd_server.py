@@ -28,13 +28,13 @@ _SAID_BYTES = 2000
 _IN_USE = "address already in use"
 
 find_free_port = get_socket_with_port
-"""Torch's name in this module for the socket that keeps a port free until it is closed."""
+"""Torch's name for `get_socket_with_port`: its socket reserves a port until it is closed."""
 
 
 def find_etcd() -> str:
-    """Return the program: that of TORCHELASTIC_ETCD_BINARY_PATH, or the `etcd` on PATH.
+    """Return the path of the program that TORCHELASTIC_ETCD_BINARY_PATH names, else `etcd` on PATH.
 
-    Raises ParameterError.
+    Raises ParameterError if there is none.
     """
     given = os.environ.get(BINARY_VARIABLE, "")
     found = shutil.which(given or "etcd")
@@ -49,14 +49,17 @@ def find_etcd() -> str:
 
 
 class EtcdServer:
-    """Torch's, by an etcd of version 3. Not for several threads at once.
+    """An etcd of version 3 that runs on this machine, with the methods of torch's class.
 
-    It ends with `stop`, with a `with` block, and with this process, also if that is killed. Then
-    its process is gone, and its directory too, unless that was given.
+    It ends with `stop`, with a `with` block, and with this process, also if that is killed. Its
+    directory is removed then, unless it was given. Not for several threads at once.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
-        """`data_dir`: where its data are kept for the next start; None: nowhere."""
+        """Make a server that is not started yet.
+
+        Its data are kept in `data_dir` for the next start; None: they are not kept.
+        """
         self._data_dir = None if data_dir is None else os.path.abspath(data_dir)
         self._program: KeptProgram | None = None
         self._port = 0
@@ -76,8 +79,8 @@ class EtcdServer:
         A port that another program took meanwhile is replaced, at most `num_retries` times.
         `stderr` is a file or a descriptor for the server's messages; with None they are shown only
         if the start fails. Blocks for at most `timeout`, seconds or a timedelta. Raises
-        ParameterError if there is no etcd program, and InfrastructureError with the server's last
-        message if it does not start.
+        ParameterError if there is no etcd program or the server runs already, and
+        InfrastructureError with the server's last message if it does not start.
         """
         if self._program is not None:
             raise ParameterError(f"this EtcdServer runs already, at {self.get_endpoint()}")
@@ -100,7 +103,7 @@ class EtcdServer:
         return _HOST
 
     def get_port(self) -> int:
-        """0 before the first start; another one after each."""
+        """Return the port of the server: 0 before the first start; each start picks another one."""
         return self._port
 
     def get_endpoint(self) -> str:
@@ -114,7 +117,10 @@ class EtcdServer:
     def _try_to_start(
         self, program: str, ends_at: float, stderr: int | IO[bytes] | None
     ) -> str | None:
-        """Wait for an answer; return None, or the server's messages if it does not answer."""
+        """Start etcd on a free port and wait for an answer; return None if it came.
+
+        Else etcd is stopped, and its messages are returned, or the reason if it wrote none.
+        """
         self._port = get_free_port()
         directory = os.path.join(tempfile.gettempdir(), f"rallypoint-etcd-{os.urandom(8).hex()}")
         own = os.memfd_create("etcd") if stderr is None else None
@@ -165,9 +171,9 @@ def _end_of(descriptor: int) -> str:
 
 
 def stop_etcd(subprocess: Any, data_dir: str | None = None) -> None:
-    """End an etcd process (a `Popen`) that the program started itself, and remove its directory.
+    """End an etcd process (a `Popen`) that the program started itself, and remove `data_dir`.
 
-    Blocks until it has ended. To stop an `EtcdServer`, call its `stop`.
+    Blocks until the process has ended. To stop an `EtcdServer`, call its `stop`.
     """
     if subprocess.poll() is None:
         subprocess.terminate()

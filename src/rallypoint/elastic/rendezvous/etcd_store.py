@@ -57,12 +57,14 @@ from rallypoint.store.backoff import growing_pauses, uniform
 from rallypoint.wire.c10d_fields import I64_MAX, I64_MIN, counter_of
 
 MAX_VALUE = 1 << 20
-"""Bytes. etcd takes requests of 1.5 MiB as a rule."""
+"""The largest value, in bytes; etcd's default limit for a request is 1.5 MiB."""
 AT_ONCE = 32
-"""The number of keys in one transaction, whose answer holds all their values."""
+"""The most keys in one transaction, whose answer holds all their values."""
 PAGE = 1000
 AWAY_S = 15.0
-"""The silence after which etcd counts as unreachable, in seconds. An election takes 1 to 2 s."""
+"""The time without an answer after which etcd counts as unreachable, in seconds.
+
+Electing an etcd leader takes 1 to 2 s."""
 AGAIN_S = 0.3
 WATCH_S = 30.0
 """The longest watch, in seconds; after it the awaited key is read again."""
@@ -75,11 +77,11 @@ EtcdPair = dict[str, str]
 
 
 class _Range(NamedTuple):
-    """A range of keys, whose first existing key is awaited."""
+    """A range of etcd's keys, of which the first existing one is read or awaited."""
 
     begin: str
     end: str = ""
-    """The end of the range; empty: the range is one key."""
+    """The first key after the range; empty: the range is the key `begin` alone."""
     keys_only: bool = False
 
     def request(self) -> EtcdAnswer:
@@ -88,13 +90,14 @@ class _Range(NamedTuple):
 
 
 class EtcdStore(Store):
-    """The keys below `prefix`. Torch's arguments, but for the client.
+    """A store whose keys are below `prefix` in etcd. Torch's arguments, except the client.
 
     A value has 1 MiB at most. `append`, `multi_get` and `multi_set` are one operation for up to 32
-    keys and 1 MiB. What is there stays when the program ends, until `clear`. Processes that change
+    keys and 1 MiB. Its keys stay when the program ends, until `clear`, or until the lease expires
+    if it has one. Processes that change
     one value at once (`add`, `append`, `compare_set`) take turns, which costs n * n requests for n
-    of them; `barrier` and `queue_push` do not. An etcd that is away for 15 s, or for the timeout if
-    that is shorter, is a StoreConnectionError; the object can be used again afterwards.
+    of them; `barrier` and `queue_push` do not. If etcd is away for 15 s, or for the timeout if that
+    is shorter, StoreConnectionError is raised; the object can be used again afterwards.
     """
 
     def __init__(
@@ -105,9 +108,10 @@ class EtcdStore(Store):
         *,
         lease: CommonLease | None = None,
     ) -> None:
-        """`timeout`: None: 300 s.
+        """Make a store; a `timeout` of None is 300 s.
 
-        `lease`: on which all of it is. Does no I/O. Raises ParameterError.
+        If a `lease` is given, all keys are attached to it. Does no I/O. Raises ParameterError for
+        an invalid prefix.
         """
         super().__init__(DEFAULT_TIMEOUT if timeout is None else timeout)
         try:
@@ -252,7 +256,7 @@ class EtcdStore(Store):
         return _Range(f"{folder}q/", f"{folder}q0")
 
     def _either(self, key: str) -> _Range:
-        """Return a value, or an item of the queue."""
+        """Return the range in which a key exists if `key` has a value or a queue with an item."""
         folder = self._folder(key)
         return _Range(f"{folder}q/", f"{folder}w", keys_only=True)
 
@@ -274,9 +278,9 @@ class EtcdStore(Store):
     def _gather(
         self, doing: str, keys: Sequence[str], ranges: list[_Range], timeout_s: float
     ) -> list[bytes]:
-        """Return the first value of each range, in order, when all ranges have one.
+        """Wait until each range has a key, and return the value of each one's first key, in order.
 
-        Raises StoreTimeoutError.
+        Raises StoreTimeoutError, with the missing ones of `keys`.
         """
         started, found = time.monotonic(), []
         for begin in range(0, len(ranges), AT_ONCE):
@@ -292,14 +296,20 @@ class EtcdStore(Store):
         return found
 
     def _firsts(self, doing: str, ranges: Sequence[_Range]) -> tuple[list[EtcdPair | None], int]:
-        """Return the first pair of each range, None for an empty range, and the revision."""
+        """Return the first key and value in each range, None for an empty one, and the revision.
+
+        That is etcd's revision at this read, from which a range can be watched.
+        """
         reads = [{"request_range": each.request()} for each in ranges]
         answer, _ = self._ask(doing, "/v3/kv/txn", {"success": reads})
         found = [each["response_range"].get("kvs") for each in answer.get("responses", ())]
         return [pairs[0] if pairs else None for pairs in found], revision_of(answer)
 
     def _first_in_time(self, doing: str, where: _Range, ends_at: float) -> EtcdPair | None:
-        """Wait for the first pair of a range, and return it; None if there was none in time."""
+        """Wait until a range has a key, and return the first one with its value.
+
+        None if there was none by `ends_at`, a time of the monotonic clock.
+        """
         while True:
             (first,), revision = self._firsts(doing, [where])
             left_s = ends_at - time.monotonic()
@@ -315,11 +325,11 @@ class EtcdStore(Store):
     # Changing
 
     def _put(self, doing: str, name: str, value: bytes) -> bool:
-        """Store a value, and return whether it may have been stored twice."""
+        """Store a value under `name` in etcd, and return whether it may have been stored twice."""
         return self._ask(doing, "/v3/kv/put", self._stored(name, value))[1]
 
     def _number(self, doing: str, name: str) -> tuple[int, bool]:
-        """Return 1 for the first call with this name, then 2, 3 and so on.
+        """Return 1 for the first call with this name of any process, then 2, 3 and so on.
 
         The second result is whether a number may have been skipped.
         """
@@ -328,7 +338,10 @@ class EtcdStore(Store):
         return number_given(answer), is_unsure
 
     def _stored(self, name: str, value: bytes) -> EtcdAnswer:
-        """Return the body of a request that stores a value, with the lease of the store."""
+        """Return the body of a request that stores a value under the store's lease, if it has one.
+
+        Raises StoreConnectionError if the lease can't be renewed.
+        """
         try:
             lease = 0 if self._lease is None else self._lease.number()
         except RallypointError as error:
@@ -338,9 +351,10 @@ class EtcdStore(Store):
     def _change(
         self, doing: str, key: str, change: Callable[[bytes | None], bytes | None]
     ) -> bytes | None:
-        """Replace the value by the result of `change`, unless that is None.
+        """Replace the value by what `change` returns for it; repeat if another process was faster.
 
-        Return the stored value.
+        Nothing is changed if `change` returns None. Returns the value that is stored in the end;
+        None if there is none.
         """
         name = self._value(key)
         pair = self._firsts(doing, [name])[0][0]
@@ -370,9 +384,10 @@ class EtcdStore(Store):
         return StoreConnectionError(self._peer, doing, why)
 
     def _ask(self, doing: str, path: str, body: EtcdAnswer) -> tuple[EtcdAnswer, bool]:
-        """Return etcd's answer, and whether the request may have been carried out before.
+        """Return etcd's answer, and whether the request may have been carried out before as well.
 
-        Raises StoreConnectionError.
+        It is sent again while etcd is unreachable, for 15 s or the timeout, if that is shorter.
+        Then, and for other errors at once, StoreConnectionError is raised.
         """
         ends_at, is_unsure = time.monotonic() + min(AWAY_S, self._timeout_s), False
         while True:
@@ -403,7 +418,7 @@ def _checked(value: StoreValue) -> bytes:
 
 
 def _batches(values: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """Yield parts of the values, of which each fits into one request."""
+    """Yield parts of `values`, each of which fits into one request to etcd."""
     batch: dict[str, bytes] = {}
     size = 0
     for name, value in values.items():
@@ -417,5 +432,5 @@ def _batches(values: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
 
 
 def cas_delay() -> None:
-    """Wait for up to a tenth of a second, before a compare and swap is tried again. Blocks."""
+    """Wait for a random time up to 0.1 s, before a compare and swap is tried again. Blocks."""
     time.sleep(uniform(0, 0.1))

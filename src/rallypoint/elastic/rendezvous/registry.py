@@ -9,7 +9,7 @@ from rallypoint.elastic.rendezvous.api import (
 )
 
 handler_registry = rendezvous_handler_registry
-"""Torch's second name of the registry."""
+"""Torch's second name of `rendezvous_handler_registry`."""
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -63,7 +63,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
     The coordinator lives in the process whose handler could bind the endpoint, until every node has
     gone. That process must not end earlier, and `leave` keeps the coordinator. `shutdown` ends the
     job as cancelled, unless the job has ended or this node has left it. In the process that hosts
-    the coordinator, `shutdown` waits until all nodes have been notified, at most the close timeout.
+    the coordinator, `shutdown` waits until every node has gone, at most the close timeout.
     """
 
     def __init__(self, settings: CoordinatorSettings, name: str = "tcp") -> None:
@@ -73,9 +73,9 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the connection.
+        """Reset the connection to the coordinator, without closing it.
 
-        A forked child does so too: its loop is another one, and the connection is the parent's.
+        A forked child does so before its first call: the connection is the parent's.
         """
         self._pid = os.getpid()
         self._membership: HandlerMembership | None = None
@@ -95,15 +95,15 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
 
     @property
     def is_attached(self) -> bool:
-        """Whether the coordinator knows this node: it is in a round, or waits for one."""
+        """Whether this node has attached to the coordinator, and has not left since."""
         member = self._member
         return member is not None and member.state.is_attached
 
     def finish(self) -> bool:
-        """Shut down after this node's workers have succeeded.
+        """Report the success of this node's workers, and shut down; return False if that failed.
 
         The job succeeds when the workers of all nodes have. The process that hosts the coordinator
-        waits without a limit until the other nodes have ended. If the round is over already, the
+        waits without a limit until the other nodes have gone. If the round is over already, the
         workers' success does not count, and the job is closed.
         """
         return self._run(partial(self._shut_down, succeeded=True))
@@ -249,7 +249,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         return PrefixStore(prefix, store)
 
     def _close_round(self) -> None:
-        """Close the store of the round that has ended."""
+        """Close the listener and the connection of the last round's store, if there are any."""
         for part in (self._listener, self._store):
             if part is not None:
                 part.close()
@@ -318,7 +318,7 @@ def create_static_handler_from(params: RendezvousParameters) -> StaticRendezvous
 
 
 create_rdzv_handler = create_static_handler_from
-"""The name of the function in torch."""
+"""Torch's name of `create_static_handler_from`."""
 
 
 @naming_parameters(OF_A_HANDLER)

@@ -31,7 +31,7 @@ from rallypoint.wire.c10d_fields import (
 )
 
 MAX_REPLY_VALUE_BYTES = 1 << 30
-"""The limit of a value in a reply: values grow by appends beyond the limit of one request."""
+"""The largest value in a reply, in bytes; appends can make it larger than a request may be."""
 _SHOWN_BYTES = 40
 
 T = TypeVar("T")
@@ -41,13 +41,13 @@ _PING = bytes((Opcode.PING,))
 _COMPARE_SET = bytes((Opcode.COMPARE_SET,))
 _MULTI_SET = bytes((Opcode.MULTI_SET,))
 JOINED_KEY = b"init/"
-"""The key that counts the clients that have joined."""
+"""The key of the counter to which each client of a store adds when it joins."""
 
 # Fields
 
 
 def wired_key(key: str) -> bytes:
-    """Return the wire form of a user's key; only `JOINED_KEY` is unchanged there.
+    """Return a user's key in the form in which it is sent: with a slash before it.
 
     Raises TypeError for anything but text.
     """
@@ -58,12 +58,12 @@ def wired_key(key: str) -> bytes:
 
 
 def key_shown(key: bytes) -> str:
-    """Return the user's key of a key on the wire."""
+    """Return the user's key for a key in the form in which it is sent; reverses `wired_key`."""
     return key.removeprefix(b"/").decode(errors="surrogateescape")
 
 
 def key_field(key: bytes) -> bytes:
-    """Encode a key for a request. Raises ValueError over the limit."""
+    """Encode a key and its length for a request. Raises ValueError for too long a key."""
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(
             f"the key {key[:_SHOWN_BYTES]!r}... has {len(key)} bytes, more than the "
@@ -73,7 +73,7 @@ def key_field(key: bytes) -> bytes:
 
 
 def value_field(value: bytes) -> bytes:
-    """Encode a value for a request. Raises ValueError over the limit."""
+    """Encode a value and its length for a request. Raises ValueError for too long a value."""
     if len(value) > MAX_VALUE_BYTES:
         raise ValueError(
             f"a value has {len(value)} bytes, more than the {MAX_VALUE_BYTES} that a store takes"
@@ -92,7 +92,7 @@ def _check_count(count: int) -> None:
 
 
 def handshake(nonce: int) -> bytes:
-    """Return the first bytes of a connection; `read_ping` follows."""
+    """Return the first bytes to send on a connection, with a PING; `read_ping` reads the reply."""
     return _VALIDATE + ping(nonce)
 
 
@@ -102,14 +102,18 @@ def ping(nonce: int) -> bytes:
 
 
 def compare_set(key: bytes, expected: bytes, desired: bytes) -> bytes:
-    """Return a COMPARE_SET request; `read_string` reads the reply."""
+    """Return a COMPARE_SET request; `read_string` reads the reply.
+
+    Raises ValueError for a key or value that is too long.
+    """
     return b"".join((_COMPARE_SET, key_field(key), value_field(expected), value_field(desired)))
 
 
 def multi_set(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return the request to set several values, which gets no reply.
 
-    It is one request, so that a server can store all values or none.
+    It is one request, so that a server can store all values or none. Raises ValueError if they do
+    not fit into one.
     """
     _check_count(len(pairs))
     parts = [_MULTI_SET, U64.pack(len(pairs))]
@@ -200,11 +204,11 @@ class ReplyBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no bytes that no request asked for."""
+        """Whether all bytes that were received have been parsed."""
         return self.position == len(self.data)
 
     def take(self, size: int) -> ReplyReader[bytes]:
-        """Return the next `size` bytes."""
+        """Parse the next `size` bytes: yield until they have been received, and return them."""
         while len(self.data) - self.position < size:
             yield
         start, self.position = self.position, self.position + size
@@ -219,7 +223,10 @@ Read = Callable[[ReplyBuffer], ReplyReader[T]]
 
 
 def read_flag(buffer: ReplyBuffer) -> ReplyReader[int]:
-    """Return the answer to CHECK, WAIT, BARRIER and CANCEL_WAIT: 0 or 1."""
+    """Read the reply of a CHECK, WAIT, BARRIER or CANCEL_WAIT: 0 or 1.
+
+    Raises ProtocolError for any other byte.
+    """
     (flag,) = yield from buffer.take(1)
     if flag > 1:
         raise ProtocolError(f"the store answered {flag} where only 0 and 1 have a meaning")
@@ -227,14 +234,14 @@ def read_flag(buffer: ReplyBuffer) -> ReplyReader[int]:
 
 
 def read_check(buffer: ReplyBuffer) -> ReplyReader[bool]:
-    """Read the reply of a CHECK: whether all of the keys exist."""
+    """Read the reply of a CHECK, WAIT or BARRIER: whether all keys exist, or all clients came."""
     return (yield from read_flag(buffer)) == 0
 
 
 def read_is_cancelled(buffer: ReplyBuffer) -> ReplyReader[bool]:
-    """Return the answer to CANCEL_WAIT while a wait was pending.
+    """Read the reply of a CANCEL_WAIT; return whether the wait before it was cancelled.
 
-    False if the wait had been answered.
+    False if the wait was answered first: then that answer is read too.
     """
     # That answer may have been under way: then it comes first.
     is_cancelled = (yield from read_flag(buffer)) == 1
@@ -279,7 +286,7 @@ def read_popped(buffer: ReplyBuffer) -> ReplyReader[bytes | None]:
 
 
 def read_listed(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
-    """Read the list of keys."""
+    """Read the reply of a LIST_KEYS: the keys in the form in which they are sent."""
     count = yield from read_i64(buffer)
     if count < 0:
         raise ProtocolError(f"the store says that it has {count} keys")
@@ -347,4 +354,6 @@ WHOLE: dict[Read[Any], Callable[[bytes], Any]] = {
     read_i64: _whole_i64,
     read_check: {b"\x00": True, b"\x01": False}.get,
 }
-"""The fast parsers: each takes the whole reply at once, or returns None."""
+"""The fast parsers, by the parser that they replace.
+
+Each parses a whole reply at once, or returns None if the data is not exactly one."""

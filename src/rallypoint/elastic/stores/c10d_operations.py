@@ -39,7 +39,7 @@ class Exchange(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """A request whose reply is delayed; the step's answer is whether it came in time.
+    """A request whose reply is delayed; the operation is then told whether it came in time.
 
     A repeatable request need not be sent if the time is over before.
     """
@@ -76,7 +76,7 @@ def get(key: bytes) -> Operation[bytes]:
 def multi_get(keys: Sequence[bytes]) -> Operation[list[bytes]]:
     """Return the values, in order, once all are there.
 
-    Of one moment, if one request can have them all.
+    They are of one moment if one request can have all keys, and none of the values is empty.
     """
     while True:
         values = yield from _values(keys)
@@ -107,7 +107,8 @@ def wait(keys: Sequence[bytes]) -> Operation[None]:
 def queue_pop(key: bytes, block: bool) -> Operation[bytes | None]:
     """Return the first item of a queue; None if there is none and it should not `block`.
 
-    Somebody else may take what woke us, so it is tried until there is an item or the time is over.
+    Another client may take the item that ended a wait, so this waits again until it gets an item or
+    the time is over.
     """
     while True:
         # Not to be sent twice: the first item may have been taken, and its answer lost.
@@ -118,7 +119,7 @@ def queue_pop(key: bytes, block: bool) -> Operation[bytes | None]:
 
 
 def barrier(key: bytes, world_size: int) -> Operation[None]:
-    """Wait until `world_size` clients have reached the barrier."""
+    """Wait until `world_size` clients have reached the barrier. Raises MissingError."""
     # Answered by now: what was written before this, and is not answered itself, has been stored.
     yield Exchange(wire.ping(0), wire.read_ping)
     if not (yield Wait(wire.barrier(key, world_size), is_repeatable=False)):

@@ -28,7 +28,7 @@ _LAST_LOCK_WAIT_S = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 _MODE, _PRIVATE_MODE = 0o644, 0o600
 _NOT_OURS = (errno.ELOOP, errno.EACCES, errno.EPERM)
-"""The errors for a link or another user's file, for which our own message explains more."""
+"""The error numbers for a link or another user's file; our own message then explains more."""
 _CHUNK_BYTES = 1 << 24
 _FIXES = {
     errno.ENOENT: "its folder does not exist: create it, where all processes see it",
@@ -43,7 +43,9 @@ T = TypeVar("T")
 
 
 class FileLog:
-    """One object's view of the file. Serves one thread at a time; others wait for their turn.
+    """One store object's view of the file of a `FileStore`, which is locked for each use.
+
+    Serves one thread at a time; others wait for their turn.
 
     Besides what its methods name, each raises StoreCorruptError, StoreConnectionError if the file
     can't be opened or locked at all, StoreTimeoutError if others keep it locked, and AccessError if
@@ -51,7 +53,10 @@ class FileLog:
     """
 
     def __init__(self, path: str, world_size: int, *, private: bool = False) -> None:
-        """`private`: the file is made for its user alone, and refused if it is not."""
+        """Make a view that has not opened the file yet.
+
+        With `private` the file is made for its user alone, and refused if it is not.
+        """
         self.path = path
         self._world_size, self._private = world_size, private
         self._closed = False
@@ -83,9 +88,10 @@ class FileLog:
 
     @contextmanager
     def exclusive(self, doing: str, lock_wait_s: float) -> Iterator[Appending]:
-        """Yield the file, locked for reading and writing; creates a missing file.
+        """Yield the file, locked for reading and writing; create it if it is missing.
 
-        What a killed writer left is repaired first. Raises StoreError if there is no space.
+        What a killed writer left is repaired first, and this object is counted in the file at its
+        first use. Raises StoreError if there is no space.
         """
         with self._locked(doing, fcntl.LOCK_EX, lock_wait_s) as fd:
             appending = Appending(self.path, fd, doing, self._replay)
@@ -96,9 +102,10 @@ class FileLog:
             yield appending
 
     def retire(self) -> None:
-        """Count this object as closed; the last one of a full world removes the file.
+        """Count this object as closed in the file.
 
-        Does nothing in a process that has not used the file, or if the file is gone.
+        The file is removed if no other object has it open and `world_size` of them, 0 or more, were
+        closed. Nothing is written in a process that has not used the file, or if it is gone.
         """
         if self._closed:
             return
@@ -120,14 +127,14 @@ class FileLog:
             appending.append(records)
 
     def retire_quietly(self) -> None:
-        """Retire at the end of the object's life, when nothing could catch an error."""
+        """Do the same as `retire`, and ignore errors: for the end of the store object's life."""
         try:
             self.retire()
         except (StoreError, OSError):
             pass
 
     def unwatch(self, keys: set[bytes]) -> None:
-        """Stop a caller's watch, which it began by adding the set to the watchers."""
+        """Take a set of keys out of the watchers, from which keys are removed when written."""
         self._replay.watchers.pop(id(keys), None)
 
     def check_open(self) -> None:
@@ -139,7 +146,10 @@ class FileLog:
     def _locked(
         self, doing: str, how: int, lock_wait_s: float, create: bool | None = None
     ) -> Iterator[int]:
-        """Yield the file, open and locked; -1 if it is not there and is not to be created."""
+        """Yield the descriptor of the file, open and locked, and unlock and close it at the end.
+
+        It is -1 if the file does not exist and is not to be created.
+        """
         started = monotonic()
         if not self._turn.acquire(timeout=min(max(lock_wait_s, 0.0), threading.TIMEOUT_MAX)):
             raise self._locked_out(doing, started)
@@ -232,7 +242,10 @@ class FileLog:
             os.close(fd)
 
     def _refresh(self, fd: int) -> Tail:
-        """Apply the appended records; return the bytes after the last whole one."""
+        """Apply the records that were appended to the file; return what follows the last whole one.
+
+        If the file has been replaced, its content is read anew.
+        """
         status = os.fstat(fd)
         file_id = (status.st_dev, status.st_ino)
         replay = self._replay
@@ -267,19 +280,22 @@ class FileLog:
 
 
 class Appending:
-    """The file while it is locked for writing."""
+    """The file of a store while it is locked for writing."""
 
     def __init__(self, path: str, fd: int, doing: str, replay: Replay) -> None:
         self._path, self._fd, self._doing = path, fd, doing
         self.replay = replay
 
     def append(self, records: bytes) -> None:
-        """Write records, and apply them. Raises StoreError if none of them was written."""
+        """Append records to the file, and apply them to `replay`.
+
+        Raises StoreError if the file can't be written; then none of them is in it.
+        """
         self._write(records, self.replay.offset)
         self.replay.read(records)
 
     def repair(self, tail: Tail) -> None:
-        """Cuts off an unfinished record, or finishes a batch."""
+        """Repair the end that a killed writer left: cut off a record, or finish a batch."""
         if tail.torn_bytes:
             os.ftruncate(self._fd, self.replay.offset)
         elif tail.owed:
@@ -326,10 +342,11 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def poll(look: Callable[[float], T | None], wait_s: float) -> T | None:
-    """Return the first result of `look` that is not None, within `wait_s`. Blocks.
+    """Call `look` until it returns something, and return that; None after `wait_s` seconds. Blocks.
 
     `look` is called at least once. It gets the seconds that it may wait for a lock, and raises
-    StoreTimeoutError if it does not get the lock; only the first such error is passed on.
+    StoreTimeoutError if it does not get the lock. An error of the first call is passed on; later
+    ones end the wait with None.
     """
     pauses = growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S)
     deadline = monotonic() + wait_s

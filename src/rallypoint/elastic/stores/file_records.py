@@ -67,7 +67,7 @@ def encode_deletion(key: bytes) -> bytes:
 
 
 def encode_push(key: bytes, item: bytes) -> bytes:
-    """Return a record that lengthens a queue."""
+    """Return a record that puts an item at the end of a queue."""
     return _encode(b"-push", key, item)
 
 
@@ -97,17 +97,17 @@ def _encode(mark: bytes, key: bytes, value: bytes) -> bytes:
 
 
 class Tail(Struct, frozen=True):
-    """The bytes that a killed writer left after the last whole record.
-
-    The next writer repairs them.
-    """
+    """The incomplete end of a file that a killed writer left; the next writer repairs it."""
 
     torn_bytes: int = 0  # an unfinished record, to be cut off
     owed: bytes = b""  # the rest of a batch of which all is known, to be appended
 
 
 class Replay:
-    """The content of a file after its records, as far as they were read. Keys have their slash."""
+    """The content of a store's file, by the records that were read so far.
+
+    Keys have the slash that they have in the file.
+    """
 
     def __init__(self, file_name: str) -> None:
         self._file_name = file_name
@@ -116,7 +116,7 @@ class Replay:
         self.restart()
 
     def restart(self) -> None:
-        """Forgets all but the watchers: the file is another one, or must be read anew."""
+        """Forget all but the watchers: the file is another one, or must be read anew."""
         self.values: dict[bytes, bytes] = {}
         self.queues: dict[bytes, deque[bytes]] = {}  # only non-empty ones
         self.refcount = 0
@@ -125,7 +125,7 @@ class Replay:
         self.trail = b""  # what stands before it, to recognise the file by
 
     def read(self, data: bytes) -> Tail:
-        """Apply all whole records; `data` is the file from `offset` to its end.
+        """Apply all whole records of `data`, the file from `offset` to its end; return the rest.
 
         Raises StoreCorruptError, with nothing changed.
         """
@@ -166,7 +166,10 @@ class Replay:
             watcher.discard(key)
 
     def _split(self, data: bytes) -> tuple[list[tuple[bytes, bytes]], int, Tail]:
-        """Return the whole records, the end of them in `data`, and the bytes after it."""
+        """Return the whole records of `data`, where they end in it, and what follows them.
+
+        Raises StoreCorruptError.
+        """
         records: list[tuple[bytes, bytes]] = []
         start = 0
         while start < len(data):
@@ -187,7 +190,10 @@ class Replay:
         return records, start, Tail()
 
     def _check_torn(self, data: bytes, start: int) -> None:
-        """Check that the rest can be cut off without loss. Raises _ImplausibleError."""
+        """Check that the data from `start`, an unfinished record, can be cut off without loss.
+
+        Raises _ImplausibleError.
+        """
         torn = data[start:]
         if self.offset + start == 0 and torn[: len(_FIRST_BYTES)] != _FIRST_BYTES[: len(torn)]:
             raise _ImplausibleError("it does not begin as a store's file does")
@@ -200,7 +206,7 @@ class Replay:
 
 
 class _ImplausibleError(Exception):
-    """The bytes are not those of any store's writer."""
+    """The bytes of a file can't have been written by a store."""
 
 
 def _record_at(data: bytes, start: int) -> tuple[bytes, bytes, int] | None:
@@ -248,7 +254,11 @@ def _check_key(key: bytes, is_whole: bool) -> None:
 
 
 def _owed(batch: bytes, data: bytes, start: int) -> bytes:
-    """Return the missing part of an incomplete batch at `start`."""
+    """Return the part of a batch's records that is missing at the end of `data`.
+
+    `batch` is the value at the batch's head, and `start` is where the records begin. Raises
+    _ImplausibleError if they differ.
+    """
     promised = batch.translate(_FLIP)
     if not _are_records(promised, 0):
         raise _ImplausibleError("a batch does not consist of records")

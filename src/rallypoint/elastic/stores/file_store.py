@@ -47,11 +47,12 @@ class FileStore(Store):
     `world_size` of them, clones included, have been closed. Objects close themselves at the end of
     their lives; one that was killed is missed for ever, and the file stays.
 
-    Unlike torch's: timeouts below a second are kept, `delete_key` tells the truth, `num_keys` and
-    `list_keys` know only users' keys, there are queues, which torch's objects do not see, and what
-    a killed process left unfinished is put right. An operation that finds the file locked by others
-    for longer than the timeout, and for a second at least, raises StoreTimeoutError; nothing was
-    done then. A file that is deleted or replaced in use is a new store with nothing in it.
+    Unlike torch's: timeouts below a second are kept. `delete_key` returns whether the key was
+    there. `num_keys` and `list_keys` know only users' keys. There are queues, which torch's objects
+    do not see. A record that a killed process left unfinished is repaired. An operation that finds
+    the file locked by others for longer than the timeout, and for a second at least, raises
+    StoreTimeoutError; nothing was done then. A file that is deleted or replaced in use is a new
+    store with nothing in it.
 
     After a fork, the child's object is as good as another one. Keys have at most 65280 bytes,
     values 4 GiB; the file only grows, by the whole value with each `append`.
@@ -86,7 +87,10 @@ class FileStore(Store):
         return self._file_name
 
     def close(self) -> None:
-        """Close this object; may be called again. Raises StoreError."""
+        """Close this object, and remove the file if it was the last one; may be called again.
+
+        Raises StoreError.
+        """
         self._retire.detach()
         self._log.retire()
 
@@ -264,7 +268,10 @@ class FileStore(Store):
         return read
 
     def _wait_until_written(self, doing: str, missing: KeyNames, wait_s: float) -> bool:
-        """Return whether all were; `missing` is among the watchers, and leaves them here."""
+        """Wait until all keys of `missing` have been written, and return whether they have.
+
+        The set is one of the watchers, from which written keys are removed; it is taken out here.
+        """
 
         def look(left_s: float) -> bool | None:
             return self._look(doing, lambda _: not missing, left_s) or None
@@ -293,7 +300,10 @@ def _sum(file: Appending, key: bytes, amount: int) -> int:
 
 
 def _number(value: bytes, key: bytes) -> int:
-    """Return the counter; an empty value counts as 0, as torch has it."""
+    """Return the number in a counter's value; an empty value counts as 0, as with torch.
+
+    Raises StoreError for a value that is no 64-bit number.
+    """
     number = counter_of(value) if value else 0
     if number is None:
         raise StoreError(f"key {key[1:]!r} holds {value[:40]!r}, not a 64-bit number")

@@ -32,7 +32,7 @@ _NOT_WAITING = 0  # the client of all calls that are answered at once
 
 
 class HashStore(Store):
-    """A store that lives as long as the objects that share it; see `Store` for what it does.
+    """A store in this process's memory, which ends with the last object (clone) that shares it.
 
     Keys and values may have any size. Raises StoreError where a server would close the connection:
     `add` to what is not a number, or beyond 64 bits.
@@ -133,7 +133,7 @@ class HashStore(Store):
 class _Room:
     """The state that clones of a store share.
 
-    It is the machine, behind a lock, and the events that wake waiting calls.
+    It has the store's state machine, a lock for that, and the events that wake waiting calls.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,10 @@ class _Room:
             return self.apply(client, request) or b""
 
     def read_all(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Return the values at one moment, encoded for a reply; None if one is missing."""
+        """Return the values of all keys at one moment, encoded one after another.
+
+        None if one is missing.
+        """
         with self.lock:
             if self.apply(_NOT_WAITING, c10d.Check(keys)) == NOT_READY:
                 return None
@@ -174,7 +177,7 @@ class _Room:
 
 
 class _Caller:
-    """A call that may wait; it is a client of the machine until it returns."""
+    """A call that may wait; the store's state machine knows it as a client until it returns."""
 
     def __init__(self, room: _Room) -> None:
         self._room = room
@@ -192,7 +195,10 @@ class _Caller:
             self._room.deliver(self.id, self._room.machine.drop(self.id))
 
     def wait(self, request: c10d.WaitKeys | c10d.Barrier, waited: _Waited) -> bool:
-        """Return whether the answer came in time; if not, the wait has ended too."""
+        """Wait for the answer to a request, and return whether it came in time.
+
+        If not, the request has been cancelled.
+        """
         with self._room.lock:
             self._woken.clear()
             if self._room.apply(self.id, request) is not None:
@@ -224,7 +230,7 @@ def _integer(reply: bytes) -> int:
 
 
 def _strings(reply: bytes) -> list[bytes]:
-    """Return all strings of a reply."""
+    """Return all values in a reply, each of which stands behind its length."""
     found, position = [], 0
     while position < len(reply):
         (size,) = U64.unpack_from(reply, position)

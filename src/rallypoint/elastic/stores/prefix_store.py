@@ -18,7 +18,9 @@ from rallypoint.elastic.stores.store import (
 
 
 class PrefixStore(Store):
-    """Sees the keys `<prefix>/<key>` of another store as `<key>`; prefixes nest, the outer first.
+    """A view of another store, whose keys `<prefix>/<key>` it has as `<key>`.
+
+    Prefixes nest: that of the innermost `PrefixStore` stands first in the other store's keys.
 
     The timeout is that of the underlying store: setting it here sets it there. Errors name the
     whole keys. `num_keys` counts those of the whole store, as torch's does. The store may be one of

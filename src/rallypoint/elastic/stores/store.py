@@ -40,7 +40,10 @@ def to_key(key: str) -> bytes:
 
 
 def to_keys(keys: Sequence[str], one: ToKey = to_key) -> tuple[bytes, ...]:
-    """Several keys. Raises TypeError for one text, which would be a key per letter."""
+    """Encode several keys for storage, each by `one`.
+
+    Raises TypeError for a single text, which would be a key per letter.
+    """
     if isinstance(keys, str):
         raise TypeError(f"the keys must be a list of str, not one str: [{keys!r}]?")
     return tuple(map(one, keys))
@@ -57,7 +60,7 @@ def to_pairs(
 
 
 def to_seconds(timeout: Timeout) -> float:
-    """Seconds, from 0 to 30 years; a longer timeout is cut to that.
+    """Return a timeout in seconds, from 0 to 30 years; a longer one is cut to that.
 
     Raises ValueError for less than 0, TypeError for no number at all.
     """
@@ -85,10 +88,7 @@ def check_store(store: object, *needed: str) -> None:
 
 
 def to_port(port: int) -> int:
-    """Return a port. Raises ValueError for what is none.
-
-    The system would take its lower 16 bits.
-    """
+    """Return `port`. Raises ValueError for a number that is no port: the system would cut it."""
     if not 0 <= index(port) <= _MAX_PORT:
         raise ValueError(f"port {port}: must be 0 to {_MAX_PORT}")
     return port
@@ -140,7 +140,10 @@ class Store:
         raise self._lacks("check")
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        """Return when all of the keys have been written. Raises StoreTimeoutError. Blocks."""
+        """Return when all of the keys have been written, as values or as items of queues.
+
+        Blocks. Raises StoreTimeoutError.
+        """
         raise self._lacks("wait")
 
     def delete_key(self, key: str) -> bool:
@@ -156,7 +159,7 @@ class Store:
         raise self._lacks("list_keys")
 
     def append(self, key: str, value: StoreValue) -> None:
-        """Lengthens a value; a missing one counts as empty. Not to be retried blindly."""
+        """Append to a value; a missing one counts as empty. Not to be retried blindly."""
         added = to_bytes(value)
         before = to_bytes(self.get(key)) if self.check([key]) else b""
         while (now := to_bytes(self.compare_set(key, before, before + added))) != before + added:
@@ -167,7 +170,10 @@ class Store:
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
-        """Store all values at once. Raises ValueError if the lengths differ."""
+        """Store all values: in one operation, or by several requests, see the class.
+
+        Raises ValueError if the lengths differ.
+        """
         pairs = to_pairs(keys, values)  # Checked before the first is stored.
         for key, (_, value) in zip(keys, pairs, strict=True):
             self.set(key, value)

@@ -30,7 +30,8 @@ from rallypoint.store.backoff import growing_pauses, uniform
 MAX_LOSSES = 5
 """The number of connection losses that one call survives: the request itself may be the cause."""
 _MIN_REPLY_S = 5.0
-"""The least time in seconds for a plain answer before the store counts as lost."""
+"""The least time, in seconds, that an answer which needs no waiting may take until the store counts
+as lost."""
 _MIN_ATTEMPT_S, _MAX_ATTEMPT_S = 0.5, 10.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _SHOWN_KEYS = 3
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Call(NamedTuple):
-    """The request of a thread, in the words of error messages."""
+    """The name of a thread's request and its keys, for error messages."""
 
     doing: str
     keys: Sequence[str]
@@ -53,7 +54,7 @@ class _Call(NamedTuple):
 
 
 class _Lease:
-    """The right of one thread to use a connection; `None` is a connection that is not open yet."""
+    """The right of one thread to use a connection, which is None until it is opened."""
 
     __slots__ = ("connection", "is_main")
 
@@ -82,7 +83,7 @@ class TCPClient:
         self._main: TCPConnection | None = self._connect(_Call("connecting", ()), deadline)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Set the time limit of a plain answer: 5 s at the least. Does not block."""
+        """Set the time limit of each answer that needs no waiting: 5 s at least. Does not block."""
         self._reply_s = max(timeout_s, _MIN_REPLY_S)
         main = self._main
         if main is not None and os.getpid() == self._pid:
@@ -160,9 +161,10 @@ class TCPClient:
         return _Lease(self._main)
 
     def _take_away(self, lease: _Lease) -> None:
-        """Take the connection for the lease alone; the next thread gets another one.
+        """Reserve the main connection for this lease's wait, so that other threads get another one.
 
-        Everything that was written to it has been answered for: an operation asks before it waits.
+        Nothing that was written to it before is still unanswered: an operation asks before it
+        waits.
         """
         lease.is_main = False
         self._lent.add(lease)
@@ -195,9 +197,10 @@ class TCPClient:
         read: wire.Read[Any] | None,
         may_repeat: bool,
     ) -> Any:
-        """Send one request, on the main connection if it works, else as any other operation.
+        """Send one request and return its answer, on the main connection if that works.
 
-        The usual case costs the lock and the system calls only: it makes no call, lease or step.
+        That usual case makes no objects for the operation, to be fast. Else the request is sent as
+        any other operation, on a new connection if need be.
         """
         losses = 0
         if os.getpid() == self._pid:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ConnectionLostError(Exception):
-    """The connection is closed. `is_timeout`: because a request was not answered in time."""
+    """The connection is closed; `is_timeout` is whether a request was not answered in time."""
 
     def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
         super().__init__(reason)
@@ -35,16 +35,17 @@ class ConnectionLostError(Exception):
 
 
 class TCPConnection:
-    """A connection after its handshake.
+    """A connection to a store's server, after the handshake.
 
     `owes_answer`: a request without an answer was written, and no later answer has shown that it
     arrived.
     """
 
     def __init__(self, host: str, port: int, attempt_s: float, reply_s: float) -> None:
-        """Connect once. Raises ConnectionLostError after `attempt_s` seconds at the latest, or so.
+        """Connect, with one attempt of about `attempt_s` seconds at most.
 
-        Afterwards an answer is waited for `reply_s` seconds. Both are above 0.
+        Raises ConnectionLostError if it fails. Later requests wait `reply_s` seconds for an answer.
+        Both are above 0.
         """
         self.owes_answer = False
         self._buffer = wire.ReplyBuffer()
@@ -172,7 +173,7 @@ class TCPConnection:
                 return False
 
     def _fail(self, error: BaseException) -> None:
-        """Close the connection. Raises ConnectionLostError for an error of the system."""
+        """Close the connection, and raise ConnectionLostError if `error` is an OSError."""
         self.close()
         if isinstance(error, BlockingIOError):
             reason = f"no answer within {self._reply_s:.3f} s"

@@ -52,7 +52,7 @@ class TCPStore(Store):
     socket to use instead, and is taken over. With `world_size` and `wait_for_workers`, each client
     counts itself in, and the master waits until so many have come; otherwise nobody waits for
     anybody. With `multi_tenant` the masters of this process on one port have one server, until the
-    last of them is closed. `use_libuv` is accepted: there is one server, whatever it says.
+    last of them is closed. `use_libuv` has no effect: there is only one kind of server.
 
     A master binds the address of `host_name`, no other. On a loopback address only processes of
     this user are served; on another one every host that reaches it is. `allow` names the networks
@@ -122,7 +122,7 @@ class TCPStore(Store):
 
     @property
     def host(self) -> str:
-        """The host that was given."""
+        """The host name that was given."""
         return self._host
 
     @property
@@ -214,10 +214,10 @@ class TCPStore(Store):
         return self._client.run("multi_get", keys, operation, self._timeout_s)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
-        """Store all values at once. Raises ValueError if the lengths differ.
+        """Store all values at once, by one request.
 
-        Also for more than 131,072 keys: they would not fit into one request, and two are not
-        carried out at once.
+        Raises ValueError if the lengths differ, and for more than 131,072 keys or more bytes than
+        fit into one request.
         """
         request = wire.multi_set(to_pairs(keys, values, wire.wired_key))
         self._client.tell("multi_set", keys, request, again=True)
@@ -299,7 +299,7 @@ def _listener(host: str, port: int, fd: int | None) -> socket.socket:
 
 
 class ServerThread:
-    """A server that listens from construction to `close`; the thread ends with the process.
+    """A store's server in a thread of this process, from construction to `close`.
 
     `listener` is bound, and owned by this object from here on. Peers that `gate` admits may use the
     store. Clients join by adding to `counter_key`, which `wait_joined` counts.
@@ -324,7 +324,7 @@ class ServerThread:
         self._started.wait()
 
     def wait_joined(self, count: int, timeout_s: float) -> int:
-        """Wait until `count` clients have joined, and return how many have."""
+        """Wait until `count` clients have joined, at most `timeout_s`; return how many have."""
         return self._machine.wait_counted(count, timeout_s)
 
     def close(self) -> None:
@@ -369,7 +369,7 @@ class _Tenants:
     def server(self, port: int, listen: Callable[[], ServerThread]) -> ServerThread:
         """Return the server of the port; `listen` makes one where there is none.
 
-        A forked child has no such threads.
+        In a forked child the parent's servers do not count, whose threads it does not have.
         """
         with self._lock:
             found = self._servers.get((os.getpid(), port)) or listen()
@@ -406,7 +406,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _CountingMachine(KeyValueMachine):
-    """A machine that counts additions to one key, for waits of other threads."""
+    """The state of a server's store, which counts clients that join for another thread.
+
+    A client joins by adding to one key.
+    """
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
@@ -422,7 +425,7 @@ class _CountingMachine(KeyValueMachine):
         return number
 
     def wait_counted(self, count: int, timeout_s: float) -> int:
-        """Wait for a count of `count`, and return the present one."""
+        """Wait until `count` clients have joined, at most `timeout_s`; return how many have."""
         with self._changed:
             self._changed.wait_for(lambda: self._counted >= count, timeout_s)
             return self._counted

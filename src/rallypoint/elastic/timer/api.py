@@ -61,16 +61,16 @@ class TimerRequest:
 class TimerClient(ABC):
     """The interface by which a worker sets timers.
 
-    The server decides what happens when one ends.
+    The server decides what happens to the worker when a timer expires.
     """
 
     @abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Start the timer of this scope, which ends at this time in seconds since the epoch."""
+        """Start the timer of this scope; it expires at `expiration_time`, in Unix seconds."""
 
     @abstractmethod
     def release(self, scope_id: str) -> None:
-        """Release the timer of this scope."""
+        """Release the timer of this scope, so that it does not expire."""
 
 
 def configure(timer_client: TimerClient | None) -> None:
@@ -83,9 +83,9 @@ class expires(ContextDecorator):  # noqa: N801
     """A deadline for a block: the worker is ended if it takes longer than `after` seconds.
 
     `scope` names the timer in messages; the default is the caller's `file#line`. Two blocks of one
-    scope share one timer, so nested ones need different scopes. `client` replaces the configured
-    one. In a worker of `rallypoint run` neither is needed. May also decorate a function, and be
-    entered again.
+    scope share one timer, so nested ones need different scopes. `client` replaces the one that
+    `configure` has set. In a worker of `rallypoint run` no client is needed. May also decorate a
+    function, and be entered again.
 
     Raises ValueError for an invalid number of seconds, TypeError for a scope that is not a text;
     RuntimeError at the beginning of the block if there is no client, and the client's errors:
@@ -128,7 +128,10 @@ def _place(frame: object) -> str:
 
 
 def _own_client() -> AgentTimers:
-    """Return the client of this worker's agent. Raises RuntimeError outside of rallypoint."""
+    """Return the timers of this worker at its agent.
+
+    Raises RuntimeError in a process that is no worker of `rallypoint run`.
+    """
     global _native
     found = shm()
     if found is None:
@@ -146,7 +149,7 @@ def _own_client() -> AgentTimers:
 
 
 class RequestQueue(ABC):
-    """The queue of a server's requests."""
+    """The queue from which a timer server takes its requests."""
 
     @abstractmethod
     def size(self) -> int:
@@ -187,7 +190,10 @@ class TimerServer(ABC):
 
     @abstractmethod
     def _reap_worker(self, worker_id: object) -> bool:
-        """End a worker; True when it has gone, and its timers with it. False: tried again later."""
+        """End a worker, and return whether it is gone.
+
+        If so its timers are released; if not, this is called again later.
+        """
 
     def start(self) -> None:
         """Start the thread; nothing is done when it runs already."""
@@ -202,7 +208,10 @@ class TimerServer(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it, `max_interval` at most. May be called again."""
+        """Stop the thread and wait for it, for `max_interval` and a second at most.
+
+        May be called again.
+        """
         self._stopped.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -247,7 +256,7 @@ def _log() -> logging.Logger:
 
 
 def register(pending: PendingTimers, requests: Iterable[TimerRequest]) -> None:
-    """Start these timers, and release those whose time is negative."""
+    """Start these timers in `pending`, and release those whose time is negative."""
     from rallypoint.worker.timers import Countdown
 
     for request in requests:

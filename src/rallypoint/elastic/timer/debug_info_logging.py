@@ -8,9 +8,9 @@ _log = logging.getLogger(__name__)
 
 
 def log_debug_info_for_expired_timers(run_id: str, expired_timers: dict[int, list[str]]) -> None:
-    """Log the expired timers by pid, with level INFO; nothing if there are none.
+    """Log the scopes of expired timers, a line for each pid with level INFO.
 
-    Torch's function logs where its own logger is configured to.
+    Torch's function of this name uses a logger of torch's own.
     """
     for pid, scopes in expired_timers.items():
         names = ", ".join(map(repr, scopes))

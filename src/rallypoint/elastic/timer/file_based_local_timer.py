@@ -18,7 +18,10 @@ _PAUSE_S = 0.1
 
 
 class FileTimerRequest(TimerRequest):
-    """A request of one process. `signal` ends the process; 0 or less: no signal is sent."""
+    """A process's request to start or release a timer.
+
+    If the timer expires, the process gets `signal`; 0 or less: none is sent.
+    """
 
     def __init__(
         self, worker_pid: int, scope_id: str, expiration_time: float, signal: int = 0
@@ -48,11 +51,11 @@ class FileTimerRequest(TimerRequest):
 
 
 class FileTimerClient(TimerClient):
-    """Sets timers of this process through the pipe at `file_path`, which the server has made.
+    """A client that sets timers of this process, through the pipe of a server at `file_path`.
 
-    When a timer expires the server sends `signal` (none if 0 or less). A call blocks for a second
-    at most; it raises BrokenPipeError when the pipe has no reader, RuntimeError for too long a
-    scope.
+    When a timer expires the server sends `signal` to this process (none if 0 or less). A call
+    blocks for a second at most. It raises BrokenPipeError when nobody reads the pipe, RuntimeError
+    for too long a scope.
     """
 
     def __init__(self, file_path: str, signal: int = signal.SIGKILL) -> None:
@@ -61,7 +64,7 @@ class FileTimerClient(TimerClient):
         self._pipe, self.signal = TimerPipe(file_path), int(signal)
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Start the timer of this scope."""
+        """Start the timer of this scope; it expires at `expiration_time`, in Unix seconds."""
         request = FileTimerRequest(os.getpid(), scope_id, expiration_time, self.signal)
         self._pipe.send(request.scope_id, request.to_json())
 
@@ -71,10 +74,10 @@ class FileTimerClient(TimerClient):
 
 
 class FileTimerServer:
-    """Keeps the timers that come through a named pipe made at `file_path`, in a thread.
+    """A server of timers, which takes requests from a named pipe that it makes at `file_path`.
 
     When a timer expires, only its process gets the signal of the request. An existing pipe is
-    replaced. `run_id` is for messages. The thread looks at least every `max_interval` seconds.
+    replaced. `run_id` is for messages. Its thread looks at least every `max_interval` seconds.
     `log_event(name, request)` is called with each event: `watchdog started`, `timer expired`, `kill
     worker process`, `watchdog stopped`.
     """
@@ -103,7 +106,7 @@ class FileTimerServer:
         self._wake_read, self._wake_write = syscalls.pipe_above_standard_fds()
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that serves the timers. Call once."""
         import threading
 
         self._stopping = False
@@ -128,7 +131,7 @@ class FileTimerServer:
         self._tell("watchdog stopped", None)
 
     def run_once(self) -> None:
-        """Look at the pipe and at the timers once, without waiting."""
+        """Take the requests from the pipe and reap expired timers once, without waiting."""
         self._read()
         self._reap()
 
@@ -150,7 +153,7 @@ class FileTimerServer:
     def get_last_progress_time(self) -> int:
         """Return the time of the last request, in seconds since the epoch.
 
-        At first, of the start.
+        Before the first request it is the time at which this object was made.
         """
         return self._progress_at
 

@@ -23,13 +23,16 @@ _STOP_S = 1.0
 
 
 class LocalTimerClient(TimerClient):
-    """Puts requests into the `multiprocessing` queue of a `LocalTimerServer`; by pid."""
+    """A client that sets timers of this process, through the queue of a `LocalTimerServer`.
+
+    The queue is of `multiprocessing`.
+    """
 
     def __init__(self, mp_queue: Any) -> None:
         self._queue = mp_queue
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Start the timer of this scope."""
+        """Start the timer of this scope; it expires at `expiration_time`, in Unix seconds."""
         self._queue.put(TimerRequest(os.getpid(), scope_id, expiration_time))
 
     def release(self, scope_id: str) -> None:
@@ -62,7 +65,7 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerServer(TimerServer):
-    """Keeps the timers of processes that share a `multiprocessing` queue.
+    """A server of timers of the processes that send requests by a `multiprocessing` queue.
 
     A worker whose timer has expired is ended by SIGKILL, and that worker only.
     """
@@ -82,7 +85,7 @@ class LocalTimerServer(TimerServer):
         self._pending.forget(*worker_ids)
 
     def get_expired_timers(self, deadline: float) -> dict[object, list[TimerRequest]]:
-        """Return the timers that expired by `deadline`, by pid."""
+        """Return the timers that expired by `deadline` (seconds since the epoch), by pid."""
         return {
             worker: [TimerRequest(worker, timer.scope, timer.ends_at) for timer in timers]
             for worker, timers in self._pending.all_expired(deadline).items()

@@ -33,11 +33,11 @@ def create_c10d_store(
     retries: int = 3,
     use_libuv: bool | None = None,
 ) -> TCPStore:
-    """Return a `TCPStore`, which a server hosts here. Blocks, at most `timeout` seconds.
+    """Return a `TCPStore`; with `is_server` this process hosts it.
 
-    A server alone may leave the port out, which is then any free one: see `port`. With
-    `wait_for_workers` a server waits until `world_size` processes have come, itself included.
-    `retries` and `use_libuv` are accepted: the system gives a server a port that is free.
+    Blocks for `timeout` seconds at most. A server that is alone may leave the port out, and gets a
+    free one: see the store's `port`. With `wait_for_workers` a server waits until `world_size`
+    processes have come, itself included. `retries` and `use_libuv` have no effect.
 
     Raises ValueError for a missing port, and what `TCPStore` raises.
     """

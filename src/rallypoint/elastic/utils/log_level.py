@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def get_log_level() -> str:
-    """Return the level where LOGLEVEL gives none: WARNING."""
+    """Return WARNING, the level of loggers if the variable LOGLEVEL is not set."""
     return "WARNING"

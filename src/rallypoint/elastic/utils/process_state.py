@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def read_proc_state(pid: int) -> str | None:
-    """Return the state letter that ps shows: R, S, D, Z, ...; None where the kernel has none."""
+    """Return the state letter of a process that ps shows: R, S, D, Z, ...
+
+    None if there is no such process, or it can't be read.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()

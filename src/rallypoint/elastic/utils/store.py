@@ -17,7 +17,7 @@ from rallypoint.elastic.stores.store import to_seconds
 from rallypoint.errors import StoreError, StoreTimeoutError
 
 DistStoreError = StoreError
-"""Torch's name of the error of a store: a store of torch's raises a class of its own."""
+"""Torch's name of the class of a store's errors; stores of torch's raise a class of their own."""
 MAX_NAMED = 16
 """The most missing ranks that the error of a wait names."""
 
@@ -39,7 +39,8 @@ def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
     """Return the values of `<prefix><rank>` for every rank, in order, once all are there.
 
     Rank 0, which may host the store, returns last. Blocks, each time up to the store's timeout.
-    Raises StoreTimeoutError, which names the ranks that were missing.
+    Raises StoreTimeoutError, which names the ranks that were missing, and ValueError for a rank
+    that the group does not have.
     """
     return _get_all(store, rank, prefix, world_size, store.timeout.total_seconds())
 
@@ -47,7 +48,10 @@ def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
 def synchronize(
     store: Any, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: float = 300
 ) -> list[bytes]:
-    """Give every rank the data of all, in order of ranks; otherwise as `get_all`."""
+    """Store this rank's `data`, and return the data of all ranks, in order, once all are there.
+
+    Each wait takes `timeout` seconds at most. Otherwise as `get_all`.
+    """
     _check_rank(rank, world_size)
     store.set(f"{key_prefix}{rank}", data)
     return _get_all(store, rank, key_prefix, world_size, timeout)
@@ -65,9 +69,9 @@ def barrier(
     """Return when `world_size` ranks have come. Blocks.
 
     Raises StoreTimeoutError; where all give their rank it names those that are missing, each as
-    `rank_tracing_decoder` calls it. `trace_timeout` is accepted: to ask who has come needs no wait,
-    and every rank that timed out names the others, not only rank 0 as with torch. A rank that timed
-    out may come again if it gives its rank: it is counted once.
+    `rank_tracing_decoder` calls it. `trace_timeout` has no effect: to ask who has come needs no
+    wait, and every rank that timed out names the others, not only rank 0 as with torch. A rank that
+    timed out may come again if it gives its rank: it is counted once.
     """
     if rank is not None:
         _check_rank(rank, world_size)
@@ -94,16 +98,16 @@ def _get_all(store: Any, rank: int, prefix: str, world_size: int, timeout_s: flo
 
 
 class _Wait(NamedTuple):
-    """The text of a wait's error: the ranks that have not set their keys."""
+    """The data for the error of a wait, which names the ranks that have not set their keys."""
 
     doing: str
     by_rank: Sequence[str]
-    """The key that each rank sets; empty: none."""
+    """The key that each rank sets, by rank; empty for a rank that sets none."""
     name: Name | None = None
 
 
 def _wait(store: Any, keys: list[str], timeout_s: float, told: _Wait) -> None:
-    """Wait for keys. A timeout names the ranks that have not set theirs."""
+    """Wait for keys. Raises StoreTimeoutError, which names the ranks that have not set theirs."""
     start = monotonic()
     try:
         store.wait(keys, timedelta(seconds=to_seconds(timeout_s)))
@@ -118,7 +122,10 @@ def _wait(store: Any, keys: list[str], timeout_s: float, told: _Wait) -> None:
 
 
 def _absent(store: Any, ranks: list[int], keys: Sequence[str]) -> list[int]:
-    """Return the first of these ranks whose keys are missing, found by bisection."""
+    """Return those of these ranks whose keys are missing, from the first on.
+
+    They are found by bisection, and the search ends once there are enough to be named.
+    """
     if not ranks or store.check([keys[rank] for rank in ranks]):
         return []
     if len(ranks) == 1:

@@ -22,9 +22,10 @@ def worker_config(
     workers: WorkerConfig,
     start_method: str | None = None,
 ) -> WorkerConfig:
-    """Return `workers` with their entrypoint and its arguments.
+    """Return a copy of `workers`, the settings, with their entrypoint, arguments and start method.
 
-    Raises ParameterError, and UsageError for settings that exclude each other.
+    Raises ParameterError for an entrypoint or a start method that can't be used, and UsageError
+    for settings that exclude each other.
     """
     function: FunctionCall | None = None
     argv: tuple[str, ...] = ()
@@ -40,9 +41,9 @@ def worker_config(
 
 
 def module_names(preload: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the modules to import before workers are forked.
+    """Return `preload`, the names of modules to import before workers are forked, as a tuple.
 
-    Raises ParameterError.
+    Raises ParameterError for anything but a list of texts.
     """
     if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
         raise ParameterError(
@@ -52,7 +53,11 @@ def module_names(preload: Sequence[str]) -> tuple[str, ...]:
 
 
 def entrypoint_name(entrypoint: Entrypoint, args: Sequence[Any] = ()) -> str:
-    """Return a function's qualified name, or the program; a script rather than its interpreter."""
+    """Return a short name of the entrypoint, for messages.
+
+    For a function it is the qualified name, for a program the file name without its folder. For a
+    Python interpreter it is the script as it was given, or `python -c`.
+    """
     if callable(entrypoint):
         return str(getattr(entrypoint, "__qualname__", None) or repr(entrypoint))
     words = [str(word) for word in (*_words(entrypoint), *args)]
@@ -75,9 +80,9 @@ def _start_method(name: str | None) -> StartMethod | None:
 
 
 def _check_importable(function: Callable[..., Any]) -> None:
-    """Check that a worker can import the module that defines the function.
+    """Raise ParameterError for a function that was defined in a notebook or at a prompt.
 
-    A worker can't import a function of a notebook or a prompt. Raises ParameterError.
+    A worker can't import such a function.
     """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
@@ -92,7 +97,10 @@ def _check_importable(function: Callable[..., Any]) -> None:
 
 
 def numa_options(options: Any) -> NumaOptions | None:
-    """Return Rallypoint's NumaOptions for such an object, or for torch's. Raises ParameterError."""
+    """Return Rallypoint's NumaOptions for its own or torch's NumaOptions; None for None.
+
+    Raises ParameterError for any other object.
+    """
     if options is None:
         return None
     try:

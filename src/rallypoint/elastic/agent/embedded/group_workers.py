@@ -14,7 +14,7 @@ from rallypoint.elastic.agent.embedded.worker_spec import WorkerGroup, WorkerSta
 
 
 class GroupWorkers(RoundWorkers):
-    """`RoundWorkers` of a `WorkerGroup`. A worker's id is its pid."""
+    """The worker processes of one round, which write their pids and state into a `WorkerGroup`."""
 
     def __init__(self, group: WorkerGroup, setup: WorkerSetup, round_: WorkerRound) -> None:
         def started() -> None:
@@ -45,7 +45,10 @@ class GroupWorkers(RoundWorkers):
 
 
 def assign_ranks(group: WorkerGroup, context: Callable[[int, str], WorkerContext]) -> None:
-    """Write the ranks of a round that is about to start into the group."""
+    """Write the ranks and the store's address of a round into the group, before its workers start.
+
+    The workers' ids are cleared, and the group's state becomes INIT.
+    """
     for worker in group.workers:
         place = group.contexts[worker.local_rank] = context(worker.local_rank, "")
         world = place.assignment

@@ -28,14 +28,14 @@ from rallypoint.process.guard import Guard
 STOP_TIMEOUT_S = 5.0
 """How long a `_stop_workers` may still take after its grace, in seconds."""
 LOOK_S = 1.0
-"""A `_monitor_workers` call longer than this, and than the interval, counts as one that blocks
-until the workers end."""
+"""The longest time, in seconds, that a stop waits for a running `_monitor_workers` to return; the
+monitor interval if that is shorter."""
 UNKNOWN_FAILURE = 1
-"""The exit code of a group that failed without naming the worker."""
+"""The exit code of a failed worker for which `_monitor_workers` gave no exit code, or 0."""
 
 
 class AgentHooks(Protocol):
-    """The hooks by which a `SimpleElasticAgent` is extended."""
+    """The methods by which a program's `SimpleElasticAgent` starts, stops and watches workers."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]: ...
     def _stop_workers(self, worker_group: WorkerGroup) -> None: ...
@@ -43,7 +43,11 @@ class AgentHooks(Protocol):
 
 
 class HookWorkers:
-    """A `NodeWorkers`. `on_broken` is called, once, with what a hook raised or should have done."""
+    """The workers of one round, which an agent's hooks start, watch and stop in threads.
+
+    `on_broken` is called in the loop with an exception when a hook raised it, returned something
+    invalid, or did not return in time.
+    """
 
     def __init__(
         self,
@@ -63,17 +67,20 @@ class HookWorkers:
 
     @property
     def shm(self) -> WorkerShm:
-        """The shared memory of the workers: none, with those of a hook."""
+        """A shared memory to which no worker writes: workers of hooks have none."""
         return WorkerShm.silent(self._group.spec.local_world_size)
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
-        """Give the group its ranks, and have the hooks start it."""
+        """Give the group its ranks, and have `_start_workers` called in a thread. Does not block.
+
+        The round counts as started at once.
+        """
         assign_ranks(self._group, context)
         self._in_thread(self._run)
         self._round.on_started()
 
     def notice(self) -> None:
-        """Do nothing: a hook reports by itself."""
+        """Do nothing: `_monitor_workers` reports exits, and can't be asked for them sooner."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -91,34 +98,46 @@ class HookWorkers:
         """Do nothing: the workers of hooks get no signal."""
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Call `_stop_workers`, whatever the signal."""
+        """Have `_stop_workers` called in a thread, whatever the signal; only the first call counts.
+
+        Does not block.
+        """
         if not self._wanted_stop.is_set():
             self._wanted_stop.set()
             self._in_thread(self._stop)
 
     def kill(self) -> None:
-        """Call `_stop_workers` unless a call is under way, and wait for it with a limit."""
+        """Have `_stop_workers` called unless it was called before. Does not block.
+
+        The agent ends with an InfrastructureError if that has not returned after 5 s.
+        """
         self.signal(0)
         if not self._killing:
             self._killing = True
             self._loop.call_later(STOP_TIMEOUT_S, self._too_late)
 
     async def abandon(self) -> None:
-        """Do nothing: the agent calls the hooks itself, after the loop."""
+        """End the calls of `_monitor_workers`; a later `signal` has no effect.
+
+        The agent calls `_shutdown` after its loop, which ends the workers.
+        """
         self._wanted_stop.set()
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """Return the failures as the hook reported them."""
+        """Return `failed` unchanged: they are as `_monitor_workers` reported them."""
         return failed
 
     def results(self) -> dict[int, object]:
-        """Return what `_monitor_workers` returned."""
+        """Return the values that `_monitor_workers` returned, by local rank; else None."""
         base, values = self._round.assignment.base_rank, self._result.return_values
         return {worker: values.get(base + worker) for worker in range(len(self.pids))}
 
     @property
     def error_files(self) -> dict[int, str]:
-        """The error files that the hook has named, by global rank."""
+        """The error files of the failures that `_monitor_workers` returned, by global rank.
+
+        Empty for a failure that names none.
+        """
         failures = self._result.failures
         return {rank: str(getattr(known, "error_file", "")) for rank, known in failures.items()}
 
@@ -142,7 +161,11 @@ class HookWorkers:
             self._watched.set()
 
     def _watch(self) -> RunResult | None:
-        """Return the hook's result; None when the workers have to be stopped."""
+        """Call `_monitor_workers` until the workers have ended, and return its last result.
+
+        Returns None if a stop of the workers was requested before. Raises RallypointError for a
+        result that is invalid.
+        """
         group = self._group
         group.state = WorkerState.HEALTHY
         while not self._wanted_stop.is_set():
@@ -262,12 +285,15 @@ class HookWorkers:
 
 
 def _moment(failure: Any) -> float:
-    """Return the time of the failure; 0 if it is not known. Torch's failures have whole seconds."""
+    """Return the Unix time of the failure; 0 if it is not known.
+
+    Torch's failures have whole seconds.
+    """
     return float(getattr(failure, "moment", getattr(failure, "timestamp", 0.0)))
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """Return the error as an Exception, because a SystemExit would end a thread silently."""
+    """Return the error itself; for one that is no Exception (SystemExit), a RallypointError."""
     if isinstance(error, Exception):
         return error
     return _contract(f"raised {raised(error)}")
@@ -278,7 +304,7 @@ def _contract(text: str) -> RallypointError:
 
 
 def _callstack(failure: Any) -> str:
-    """Return the traceback of a failure, as `record` writes it, else its other details."""
+    """Return the traceback in a failure's message, as `record` writes it, else its `detail`."""
     match getattr(failure, "message", None):
         case {"extraInfo": {"py_callstack": str(callstack)}}:
             return callstack
@@ -286,7 +312,10 @@ def _callstack(failure: Any) -> str:
 
 
 def _text(failure: Any) -> str:
-    """Return a ProcessFailure's message, ours or torch's: a text, or what `record` wrote."""
+    """Return the text of a failure's message, of a ProcessFailure of ours or torch's.
+
+    The message is a text, or an object that `record` wrote, which contains the text.
+    """
     message = getattr(failure, "message", failure)
     if isinstance(message, dict):
         message = message.get("message", message)

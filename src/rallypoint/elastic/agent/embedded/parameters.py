@@ -15,7 +15,7 @@ from rallypoint.errors import ParameterError, UsageError
 OF_A_LAUNCH: ParameterNames = {"--master-port": "rdzv_endpoint"}
 OF_A_SPEC: ParameterNames = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
 OF_A_HANDLER: ParameterNames = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
-"""The names of parameters that differ from the usual ones in calls of handlers."""
+"""The parameters of a rendezvous handler whose names differ from those of their options."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "switch": (bool, int, str),
     "ports": (tuple, list),
@@ -25,13 +25,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "workers": (int,),
     **dict.fromkeys(NUMBERS - {"workers"}, (int, float, str)),
 }
-"""The types of values by kind of setting; others are texts and paths."""
+"""The Python types of a parameter's value, by kind of setting; all other kinds take a text or a
+path."""
 
 
 def given_by(row: Setting, value: Any, origin: str) -> Given:
-    """Return the value of a library parameter.
+    """Return the value of a library parameter as the text that the equivalent option would have.
 
-    Raises ParameterError for a value of another type.
+    `origin` names the parameter in messages. Raises ParameterError for a value of a wrong type.
     """
     types = _TYPES.get(row.kind, (str, os.PathLike))
     if not any(isinstance(value, kind) for kind in types):
@@ -57,9 +58,10 @@ def _needs(kind: str) -> str:
 
 
 def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
-    """Return the keys of a rendezvous' configuration.
+    """Return the entries of `conf`, a rendezvous configuration, as values of options.
 
-    Each as the option or the key of `--rdzv-conf` that says the same.
+    Each is under the option or the key of `--rdzv-conf` that says the same; an unknown key stays
+    as it is. Entries that are None are left out.
     """
     rows, found = CONF | parameters(), {}
     for key, value in conf.items():
@@ -78,7 +80,7 @@ def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
 
 @contextmanager
 def parameter_errors() -> Iterator[None]:
-    """Raise usage errors as ParameterError, a ValueError that programs for torch catch."""
+    """Turn usage errors of the block into ParameterError, a ValueError that torch's users catch."""
     try:
         yield
     except ValueError:

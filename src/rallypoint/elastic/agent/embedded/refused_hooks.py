@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rallypoint.errors import UnusedHookError
 
 CALLED_HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
-"""The hooks that are called, in the same way as in torch."""
+"""The methods of an agent's subclass that are called, in the same way as in torch."""
 _ROUNDS = "ranks and rounds come from the rendezvous: give the agent an rdzv_handler"
 _EACH_ROUND = "override _start_workers, which is called in every round, or _stop_workers"
 _EVENTS = "record events with record_duration and get_event_failed, or by an event_log_handler"
@@ -40,7 +40,9 @@ REFUSED_HOOKS = {
     "_update_uninterruptible_dwell": "override _monitor_workers",
     "_get_fq_hostname": _HELPER,
 }
-"""The refused hooks by name, with the alternative for each."""
+"""The methods of torch's agents that a subclass must not override, because nothing calls them here.
+
+Each has a text on what to do instead."""
 
 
 def refuse_unused_hooks(cls: type) -> None:

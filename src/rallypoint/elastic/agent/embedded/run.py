@@ -35,7 +35,10 @@ _log = logging.getLogger("rallypoint")
 
 
 class JobLog(Observer):
-    """Writes events to the logger `rallypoint`. `close` when the agent has ended."""
+    """The observer of an agent that writes its events to the logger `rallypoint`, in a thread.
+
+    Call `close` when the agent has ended.
+    """
 
     def __init__(self) -> None:
         self._lines: BoundedQueue[tuple[int, str]] = BoundedQueue(lambda line: _log.log(*line))
@@ -47,9 +50,9 @@ class JobLog(Observer):
             self._log(event.kind.level, f"{who}: {event.message}")
 
     def status(self, view: StatusView) -> None:
-        """Log the reason of the first wait, which may be for nodes that were never started.
+        """Log why this node waits, once it has had no round for 5 s: nodes may be missing.
 
-        Everything else is logged as an event.
+        The same reason is not logged twice in a row. Everything else is logged as an event.
         """
         if (
             view.nodes
@@ -66,7 +69,7 @@ class JobLog(Observer):
         self._log(logging.WARNING, f"rallypoint: {text}")
 
     def close(self) -> None:
-        """Wait for the last lines, but not for ever."""
+        """Wait until the last lines are logged, for at most 2 s."""
         self._lines.close(LAST_LINES_S)
 
     def _log(self, level: int, line: str) -> None:
@@ -75,10 +78,10 @@ class JobLog(Observer):
 
 
 def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> ToldEnd:
-    """Run this node's part of the job, to its end.
+    """Run this node's part of the job to its end, and return how it ended. Blocks.
 
-    Blocks. Raises as `run_agent` does, and UsageError in a thread beside the main one where the
-    kernel (before 5.3) tells of exits by signals only.
+    Raises as `run_agent` does, and UsageError in a thread other than the main one where the kernel
+    (before 5.3) reports exits of processes only by signals.
     """
     if not gets_signals() and needs_main_thread():
         raise UsageError(
@@ -117,7 +120,7 @@ def _keep(telemetry: Telemetry, finish: Finish) -> None:
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:
-    """Return the message of a node that joined after its job had ended."""
+    """Return the warning for a node that joined after its job had ended, so started no worker."""
     has_succeeded = verdict.outcome is Outcome.SUCCEEDED
     ago = f"{brief_seconds(verdict.ended_s_ago or 0)} s ago on this coordinator"
     how = "succeeded" if has_succeeded else f"ended ({verdict.outcome.value})"

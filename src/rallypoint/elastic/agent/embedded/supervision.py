@@ -35,7 +35,7 @@ _CONSOLE_TIMEOUT_S = 5.0
 class RunProcsResult:
     """How processes have ended, by local rank.
 
-    `return_values` are those of functions, and None for each command, once all have succeeded.
+    `return_values` are those of functions, and None for each command; empty unless all succeeded.
     `failures` are those that came before anything was told to stop. `stdouts` and `stderrs` are
     the files of the streams; empty where a stream has none.
     """
@@ -54,17 +54,17 @@ class Programs(Struct, frozen=True):
     """The programs to execute, by local rank."""
 
     commands: Sequence[WorkerCommand]
-    """The commands, without their streams."""
+    """The commands, whose stdout and stderr are not set yet."""
     calls: Sequence[PickledCall]
     results: ResultFiles
 
 
 class ProcessPlan(Struct, frozen=True):
-    """How to run the processes."""
+    """The settings with which a node's processes are run."""
 
     specs: Reifies
     dest: LogsDest
-    """The destinations of output that `specs` chose."""
+    """The log and error files that `specs` chose for the processes."""
     outputs: OutputSettings
     grace_s: float
     """How long the other processes may take to end when one has failed, in seconds."""
@@ -83,7 +83,10 @@ class Supervision:
         self._oom = OomWatch()
 
     def stop(self, number: int, timeout_s: float) -> None:
-        """End all processes with this signal and this grace, now and later."""
+        """Have `run` end all processes: by signal `number`, and by SIGKILL `timeout_s` later.
+
+        Does not block. To be called in the loop, while `run` runs.
+        """
         self._wish = (number, timeout_s)
         if self._stopping:
             self._workers.signal_all(number)
@@ -91,9 +94,10 @@ class Supervision:
         self._turned.set()
 
     async def run(self, started: Callable[[asyncio.AbstractEventLoop], None]) -> RunProcsResult:
-        """Run the processes from start to end. Raises when they can't be started.
+        """Run the processes until all have succeeded, one has failed, or `stop` is called.
 
-        Calls `started` once all run.
+        Then whatever still runs is ended, and the result is returned. Calls `started` once all
+        run. Raises if they can't be started, and UsageError if a returned value can't be loaded.
         """
         self._turned, self._hurry = asyncio.Event(), asyncio.Event()
         self._workers = WorkerSet(None)

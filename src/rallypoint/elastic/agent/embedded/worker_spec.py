@@ -88,7 +88,7 @@ class WorkerSpec:
             raise ParameterError(f"WorkerSpec(monitor_interval={interval}): needs seconds above 0")
 
     def get_entrypoint_name(self) -> str:
-        """Return the function's qualified name, or the program."""
+        """Return the function's qualified name, or the program's file name without its folder."""
         if isinstance(self.entrypoint, str):
             return os.path.basename(self.entrypoint)
         if isinstance(self.entrypoint, tuple):
@@ -97,7 +97,11 @@ class WorkerSpec:
 
 
 class Worker:
-    """One worker of this node. `id` is the value that `_start_workers` returned for it."""
+    """One worker of this node.
+
+    `id` is the value that `_start_workers` returned for it, or its pid if no hook is overridden;
+    None before the start.
+    """
 
     __slots__ = ("id", "local_rank", "global_rank", "role_rank", "world_size", "role_world_size")  # noqa: RUF023  # The order of its text.
 
@@ -131,7 +135,7 @@ class WorkerState(str, Enum):  # noqa: UP042  # A text is `WorkerState.FAILED`, 
 
     @staticmethod
     def is_running(state: WorkerState) -> bool:
-        """Return whether workers in this state have processes that may be stopped."""
+        """Return whether workers in this state may still run: HEALTHY and UNHEALTHY."""
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
@@ -139,7 +143,7 @@ class WorkerGroup:
     """The workers of this node, and their place in the newest round.
 
     `store` is the store that the nodes of this round share, or None for a node that is alone.
-    `contexts` has the base of each worker's environment, by local rank.
+    `contexts` has the values from which each worker's environment is made, by local rank.
     """
 
     __slots__ = (
@@ -161,7 +165,7 @@ class WorkerGroup:
 
 @dataclass
 class RunResult:
-    """The state of a node's workers, or how they ended, by global rank."""
+    """The state of a node's workers, and their return values or failures by global rank."""
 
     state: WorkerState
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -182,10 +186,10 @@ class ToldEnd(Struct, frozen=True):
 
     end: JobEnd
     failures: dict[int, ProcessFailure]
-    """The failures by global rank; made while the error files are there."""
+    """The failures by global rank, made before any error file was deleted."""
 
     def forget_lost_files(self) -> None:
-        """Remove the names of error files that no longer exist from the failures."""
+        """Set `error_file` of each failure whose file no longer exists to `<N/A>`."""
         for failure in self.failures.values():
             failure.forget_lost_file()
 
@@ -219,9 +223,9 @@ def run_result(told: ToldEnd) -> RunResult:
 
 
 def failures(end: JobEnd) -> dict[int, ProcessFailure]:
-    """Return the failures by global rank.
+    """Return the failures of this node's workers, and the job's first one, by global rank.
 
-    The first cause is among them, on whichever node it happened.
+    The job's first failure is the one that is named as the cause, on whichever node it happened.
     """
     files = end.error_files
     known = {

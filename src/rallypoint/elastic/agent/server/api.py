@@ -9,7 +9,7 @@
     result = MyAgent(spec).run()
 
 Rounds, restarts, the budget and the end of the job are decided as for `rallypoint run`, by the same
-machines (`core.node`, `core.restart`); a hook only does what it is called for.
+machines (`core.node`, `core.restarts`); a hook only does what it is called for.
 """
 
 from __future__ import annotations
@@ -80,13 +80,15 @@ from rallypoint.elastic.agent.embedded.parameters import OF_A_SPEC
 
 DEFAULT_ROLE = "default"
 SEVERAL = 2
-"""Nodes at most, where a handler does not say: only whether there may be others matters."""
+"""The maximum number of nodes that is assumed for a handler that does not give it.
+
+It only matters whether there may be other nodes."""
 
 _agents = itertools.count()
 
 
 class ElasticAgent(ABC):
-    """An agent: runs the workers of one node, and restarts them."""
+    """The interface of an agent, which runs the workers of one node, and restarts them."""
 
     @abstractmethod
     def run(self, role: str = "default") -> RunResult:
@@ -94,7 +96,7 @@ class ElasticAgent(ABC):
 
     @abstractmethod
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Return the workers; changes while the agent runs."""
+        """Return this node's workers and their ranks, an object that a running agent changes."""
 
 
 class SpecAgent(ElasticAgent):
@@ -137,7 +139,8 @@ class SpecAgent(ElasticAgent):
         handlers are put back in the end; in another thread see `interrupt`. Where an event loop
         runs in this thread (a notebook), it blocks that.
 
-        Raises what `agent.embedded.worker_spec.run_result` says, and what a hook raises.
+        Raises UsageError if it runs already, ParameterError for parameters that can't be used, what
+        `agent.embedded.worker_spec.run_result` says, and what a hook raises.
         """
         if not self._running.acquire(blocking=False):
             raise UsageError("this agent is already running: create another one")
@@ -169,24 +172,22 @@ class SpecAgent(ElasticAgent):
             self._embedding.signal(death_sig)
 
     def worker_environ(self, worker: Worker) -> dict[str, str]:
-        """Return the environment for this worker of the newest round.
+        """Return the environment for this worker in the newest round, for use in `_start_workers`.
 
-        For `_start_workers`.
-
-        It is the environment of this process, with RANK, MASTER_ADDR and all other variables of
-        torchrun.
+        It is the environment of this process, without the job's token, and with RANK, MASTER_ADDR
+        and all other variables of torchrun.
         """
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
     def get_event_succeeded(self) -> Event:
-        """Return the event that a program may record of this agent, with `events.record`.
+        """Return an event with the state SUCCEEDED, for the program to record by `events.record`.
 
-        `total_run_time` is that of `run`, in whole seconds.
+        Its `total_run_time` is how long `run` took or has taken so far, in whole seconds.
         """
         return self._event("SUCCEEDED")
 
     def get_event_failed(self) -> Event:
-        """Return the event of this agent's failure. In an `except` block it has the traceback."""
+        """Return an event with the state FAILED; in an `except` block it has the traceback."""
         return self._event("FAILED", raw_error=traceback.format_exc())
 
     @contextmanager
@@ -235,20 +236,23 @@ class SpecAgent(ElasticAgent):
 
     @abstractmethod
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
-        """Run the job in the thread of its event loop."""
+        """Run this node's part of the job in a new event loop, and return how it ended. Blocks."""
 
 
 class SimpleElasticAgent(SpecAgent):
     """An agent whose workers are run by four hooks.
 
-    The hooks are called in separate threads, one at a time, except that `_stop_workers` may be
-    called while `_monitor_workers` waits. `shutdown_timeout` is the time that `_stop_workers` may
-    take, in seconds; `run` raises if it takes 5 s more.
+    The hooks are called one at a time, except that `_stop_workers` may be called while
+    `_monitor_workers` waits. All but `_shutdown` are called in separate threads. `shutdown_timeout`
+    is the time that `_stop_workers` may take, in seconds; `run` raises if it takes 5 s more.
     """
 
     @abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        """Start all workers; returns their ids by local rank. What it raises ends the agent."""
+        """Start all workers of a round, and return their ids by local rank.
+
+        An exception that it raises ends the agent.
+        """
 
     @abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -259,11 +263,11 @@ class SimpleElasticAgent(SpecAgent):
 
     @abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return how the workers are.
+        """Return the state of the workers.
 
-        HEALTHY, and it is called again after `spec.monitor_interval`; SUCCEEDED, FAILED or
-        UNHEALTHY, and it is not. It may also wait until one of these is so: then it must return
-        soon after `_stop_workers` was called.
+        After HEALTHY it is called again, `spec.monitor_interval` seconds later; SUCCEEDED, FAILED
+        or UNHEALTHY ends the calls for this round. It may also block until the workers have ended:
+        then it must return soon after `_stop_workers` was called.
         """
 
     @abstractmethod
@@ -331,7 +335,10 @@ def _agent_config(
 
 
 def _stop(grace_s: float) -> StopConfig:
-    """Return the settings for stopping, with one grace for every stop."""
+    """Return the settings for stopping workers, with the same grace for every stop.
+
+    The signals to handle are those that an environment variable names, else the defaults.
+    """
     text = asked_for(SIGNALS_VARIABLE)
     given = signal_names(Given(text, f"{SIGNALS_VARIABLE}={text}"))
     signals = given or StopConfig().signals
@@ -339,7 +346,10 @@ def _stop(grace_s: float) -> StopConfig:
 
 
 def _handler_client(handler: Any) -> HandlerClient | None:
-    """Return the client of a live handler; None if no handler was given."""
+    """Return an object that calls this rendezvous handler; None for None.
+
+    Raises ParameterError for an object without `next_rendezvous`.
+    """
     if handler is None:
         return None
     if not hasattr(handler, "next_rendezvous"):

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class HealthCheckServer:
-    """Answers GET and HEAD of any path with 200 while the agent is alive, and else with 503.
+    """A server that answers GET and HEAD of any path with 200 while the agent is alive, else 503.
 
-    Alive: `alive_callback()`, unix seconds, is no older than `timeout` seconds. Torch's does
-    nothing unless it is overridden.
+    The agent is alive if the time that `alive_callback()` returns, in Unix seconds, is no older
+    than `timeout` seconds. Torch's class of this name does nothing unless it is overridden.
 
-    It listens at `port` (0: any) of all addresses of this machine from `start` to `stop`.
+    The server listens at `port` (0: any) of all addresses of this machine from `start` to `stop`.
     """
 
     def __init__(self, alive_callback: Callable[[], int], port: int, timeout: int) -> None:
@@ -43,9 +43,9 @@ class HealthCheckServer:
         return time.time() - self._alive_callback() <= self._timeout
 
     def start(self) -> None:
-        """Listen, in a thread, and return at once; again: nothing happens.
+        """Listen in a thread, and return at once; do nothing if that was done before.
 
-        Raises OSError where the port is taken.
+        Raises OSError if the port is taken.
         """
         if self._server is not None:
             return
@@ -58,7 +58,7 @@ class HealthCheckServer:
             """The number of seconds after which a connection without a request is closed."""
 
             def do_GET(self) -> None:  # Its name in http.server.
-                """Answer with a status code and no body."""
+                """Answer with 200 while the agent is alive, else with 503; no body."""
                 self.send_response(200 if answers_well() else 503)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -84,5 +84,5 @@ class HealthCheckServer:
 def create_healthcheck_server(
     alive_callback: Callable[[], int], port: int, timeout: int
 ) -> HealthCheckServer:
-    """Return a server that is not started yet."""
+    """Return a `HealthCheckServer` that is not started yet."""
     return HealthCheckServer(alive_callback, port, timeout)

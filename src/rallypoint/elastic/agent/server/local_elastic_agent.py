@@ -54,12 +54,13 @@ TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE
 
 
 class LocalElasticAgent(SimpleElasticAgent):
-    """Workers are processes, guarded: nothing of them outlives this program.
+    """An agent whose workers are processes; a guard kills them if this program dies.
 
-    `logs_specs` decides on their files; None: they have none. `start_method` is for a function;
-    None: forkserver. `health_check_server` is stopped in the end; `uninterruptible_state_timeout`
-    is accepted: a worker that will not die is reported. Where a hook is overridden, workers that
-    are functions begin as torch's do, by spawn, and there is neither a guard nor a timer.
+    `logs_specs` decides on the workers' log files; None: they have none. `start_method` is for an
+    entrypoint that is a function; None: forkserver. `health_check_server` is stopped in the end.
+    `uninterruptible_state_timeout` has no effect: a worker that will not die is reported anyway.
+    Where a subclass overrides a hook, the default `start_method` is spawn, as in torch, and there
+    is neither a guard nor a timer.
 
     Raises ParameterError and UsageError.
     """
@@ -100,7 +101,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         )
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        """Start the processes of a round; their pids."""
+        """Start the worker processes of a round, and return their pids by local rank."""
         from rallypoint.elastic.multiprocessing.api import DefaultLogsSpecs, start_processes
 
         spec = worker_group.spec
@@ -122,7 +123,10 @@ class LocalElasticAgent(SimpleElasticAgent):
         return pids
 
     def _started_with(self, spec: WorkerSpec) -> tuple[Any, dict[int, tuple[Any, ...]]]:
-        """Return the function or program, and its arguments by local rank."""
+        """Return the function or program, and each worker's arguments by local rank.
+
+        In arguments that are texts, `${local_rank}` is replaced by the worker's local rank.
+        """
         entrypoint: Any = spec.entrypoint
         first: tuple[Any, ...] = ()
         if isinstance(entrypoint, tuple):
@@ -149,11 +153,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         }
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """End the processes of a round, by `_shutdown`."""
+        """End the processes of a round by `_shutdown`, and return when none is left."""
         self._shutdown(timeout=int(self._shutdown_timeout))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return how the processes are; does not wait."""
+        """Return the state of the processes, with their results or failures. Does not wait."""
         told = self._pcontext.wait(0)
         if told is None:
             return RunResult(WorkerState.HEALTHY)

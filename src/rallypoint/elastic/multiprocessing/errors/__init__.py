@@ -31,16 +31,17 @@ GlobalRank = int
 
 @dataclass
 class ProcessFailure:
-    """How a process failed. Made when that is noticed; reads the error file then, once.
+    """How a process failed; the error file is read once, when this object is made.
 
-    `exitcode` is negative for a signal. `error_file` becomes `<N/A>` when there is none that can be
-    read; what a worker wrote is not trusted, and a malformed file is as good as none.
+    `exitcode` is negative for a signal. `error_file` becomes `<N/A>` if the file can't be read or
+    is malformed.
 
     `message` is the file's `message`: an object (`{"message": ..., "extraInfo": ...}`) as `record`
     writes it, or a text. Without a file it is `said`, else one line on the signal or exit code.
 
-    `timestamp` is whole unix seconds: when the process told its failure, else `seen_at`, else now.
-    `moment` is the same to the millisecond; that of a file has its date, where that agrees.
+    `timestamp` is whole Unix seconds: the time in the error file, else `seen_at`, else now.
+    `moment` is the same with milliseconds; a file's date provides them if the file gives whole
+    seconds.
     """
 
     local_rank: int
@@ -52,11 +53,11 @@ class ProcessFailure:
     timestamp: int = field(init=False)
     _: KW_ONLY
     node: str = field(default_factory=socket.gethostname)
-    """The host that the process ran on."""
+    """The host that the process ran on; by default this one."""
     log_file: str = ""
     """The log file of the process's output; may be empty."""
     detail: str = ""
-    """The traceback or the last lines on stderr, for the banner, where no file has more."""
+    """The traceback or the last lines on stderr; shown if the error file has no traceback."""
     said: InitVar[str] = ""
     seen_at: InitVar[float | None] = None
 
@@ -82,7 +83,7 @@ class ProcessFailure:
         self._traceback = traceback or self.detail or text
 
     def forget_lost_file(self) -> None:
-        """Clear `error_file` if the file no longer exists; its content is kept."""
+        """Set `error_file` to `<N/A>` if the file no longer exists; its content is kept."""
         if not os.path.isfile(self.error_file):
             self.error_file = NOT_AVAILABLE
 
@@ -99,9 +100,9 @@ class ProcessFailure:
         return moment.isoformat(sep="_", timespec="milliseconds")
 
     def section(self, index: int, rank: int) -> str:
-        """Return the section of this failure in `ChildFailedError.format_msg`.
+        """Return the lines on this failure in the text of `ChildFailedError.format_msg`.
 
-        It has no characters that control a terminal.
+        They have no characters that control a terminal.
         """
         how = f"{self.exitcode} (pid: {self.pid})"
         if self.exitcode < 0:
@@ -146,10 +147,10 @@ def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
 
 
 def reported_failure(exit_: WorkerExit, node: str = "", error_file: str = "") -> ProcessFailure:
-    """Return the failure of a worker of any node of the job.
+    """Return the failure of a worker of any node of the job, `node` if that is another one.
 
-    Of one without an error file here, what it said is in the message and, as such a file would have
-    it, in `error_file_data`.
+    Without an error file on this node, the traceback that the worker reported is put into
+    `message` and `error_file_data`, in the form of an error file.
     """
     message, detail = exit_.message, exit_.detail
     made = ProcessFailure(

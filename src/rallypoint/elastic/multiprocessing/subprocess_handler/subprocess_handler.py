@@ -17,10 +17,13 @@ IS_WINDOWS = sys.platform == "win32"
 
 
 class SubprocessHandler:
-    """Starts `entrypoint` with `args`, in a session of its own; `proc` is its `subprocess.Popen`.
+    """A process that runs `entrypoint` with `args` in a session of its own, started at once.
+
+    `proc` is its `subprocess.Popen`.
 
     `env` is added to our environment. `stdout` and `stderr` are paths of files, which are emptied;
-    None: the streams of this process. Nobody supervises the process: `start_processes` does.
+    None: the streams of this process. The process is not supervised, as those of `start_processes`
+    are.
 
     Raises OSError where the program can't be run or a file can't be opened, ParameterError for
     `numa_options`, which need all processes of the node: `start_processes` takes them.
@@ -57,8 +60,8 @@ class SubprocessHandler:
     def close(self, death_sig: signal.Signals | None = None) -> None:
         """End the program, wait until it has ended, and close the files.
 
-        Send `death_sig`, or SIGTERM, to all processes of the session's first group. Does nothing to
-        one that has ended.
+        Sends `death_sig`, or SIGTERM, to the program's process group, unless the program has ended.
+        Waits without a limit.
         """
         if self.proc.poll() is None:
             os.killpg(self.proc.pid, death_sig or signal.SIGTERM)

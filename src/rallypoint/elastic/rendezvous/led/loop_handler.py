@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoopThread:
-    """A running loop in a daemon thread, started when first needed and again in a forked child."""
+    """An event loop that runs in a daemon thread, from its first use on, and anew after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +49,8 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine on the loop, wait for it, and raise what it raises.
 
-        To be called from any other thread. Ctrl-C while waiting cancels the coroutine.
+        To be called from any other thread; raises RuntimeError in the loop's own. Ctrl-C while
+        waiting cancels the coroutine.
         """
         if threading.current_thread().name == _NAME:
             coroutine.close()
@@ -61,7 +62,10 @@ class LoopThread:
             future.cancel()  # does nothing once it has ended; Ctrl-C may come before
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on the shared loop, awaited from another loop, which is not blocked."""
+        """Run the coroutine on this thread's loop for a caller in another loop; return its result.
+
+        The caller's loop is not blocked.
+        """
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     def _start(self) -> None:
@@ -79,7 +83,7 @@ SHARED = LoopThread()
 
 
 def weakly(callback: Callable[[], None]) -> Callable[[], None]:
-    """Return a callback that does not keep the method's object alive."""
+    """Return a function that calls this method, but does not keep the method's object alive."""
     method: weakref.WeakMethod[Callable[[], None]] = weakref.WeakMethod(callback)
 
     def call() -> None:
@@ -91,9 +95,10 @@ def weakly(callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def when_dropped(handler: object, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run `leave` on the shared loop once nothing refers to `handler`; it must not refer to it.
+    """Have `leave` run on the shared loop once nothing refers to `handler` any more.
 
-    A handler that a program drops without `leave` or `shutdown` therefore leaves the job.
+    A handler that a program drops without `leave` or `shutdown` therefore leaves the job. `leave`
+    must not refer to the handler.
     """
     weakref.finalize(handler, _run, leave).atexit = False
 
@@ -108,7 +113,11 @@ def _run(leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class LoopRendezvousHandler(RendezvousHandler):
-    """`shutdown` when the job is over; `leave` when it continues without this node."""
+    """A rendezvous handler that does its work on the shared loop, in a thread.
+
+    A program calls `shutdown` when the job is over, and `leave` when the job continues without this
+    node.
+    """
 
     def __init__(self, settings: RendezvousSettings, name: str) -> None:
         """Make a handler; `name` is the result of `get_backend`."""
@@ -136,7 +145,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return info
 
     async def next_rendezvous_async(self) -> RendezvousInfo:
-        """Do the same as `next_rendezvous`, from a running loop."""
+        """Do the same as `next_rendezvous`, without blocking the running event loop."""
         with self._steps.failing("next_rendezvous"):
             self._steps.attempts()
             info = await self._wait_for(self._next)
@@ -148,7 +157,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return self._run(self._look)[1]
 
     async def is_closed_async(self) -> bool:
-        """Do the same as `is_closed`, from a running loop."""
+        """Do the same as `is_closed`, without blocking the running event loop."""
         with self._steps.failing("is_closed"):
             return (await self._wait_for(self._look))[1]
 
@@ -158,7 +167,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         self._steps.closed("set_closed")
 
     async def set_closed_async(self) -> None:
-        """Do the same as `set_closed`, from a running loop."""
+        """Do the same as `set_closed`, without blocking the running event loop."""
         with self._steps.failing("set_closed"):
             await self._wait_for(self._close)
         self._steps.closed("set_closed")
@@ -168,7 +177,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return self._run(self._look)[0]
 
     async def num_nodes_waiting_async(self) -> int:
-        """Do the same as `num_nodes_waiting`, from a running loop."""
+        """Do the same as `num_nodes_waiting`, without blocking the running event loop."""
         with self._steps.failing("num_nodes_waiting"):
             return (await self._wait_for(self._look))[0]
 
@@ -176,7 +185,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return self._run(partial(self._wait, timeout))
 
     async def wait_for_change_async(self, timeout: float | None = None) -> bool:
-        """Do the same as `wait_for_change`, from a running loop."""
+        """Do the same as `wait_for_change`, without blocking the running event loop."""
         return await self._wait_for(partial(self._wait, timeout))
 
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
@@ -192,7 +201,7 @@ class LoopRendezvousHandler(RendezvousHandler):
         return self._was_shut_down(self._run(self._shut_down))
 
     async def shutdown_async(self) -> bool:
-        """Do the same as `shutdown`, from a running loop."""
+        """Do the same as `shutdown`, without blocking the running event loop."""
         return self._was_shut_down(await self._wait_for(self._shut_down))
 
     def _was_shut_down(self, done: bool) -> bool:
@@ -210,7 +219,10 @@ class LoopRendezvousHandler(RendezvousHandler):
 
     @abstractmethod
     async def _look(self) -> tuple[int, bool]:
-        """Return how many waiting nodes concern this node, and whether the job is over."""
+        """Return the results of `num_nodes_waiting` and `is_closed`.
+
+        They are a number above 0 if this node's round is over, and whether the job is over.
+        """
 
     @abstractmethod
     async def _close(self) -> None: ...
@@ -237,7 +249,7 @@ class LoopRendezvousHandler(RendezvousHandler):
             return await SHARED.wait(call())
 
     def _before_call(self) -> None:
-        """Prepare a call, in the caller's thread."""
+        """Do nothing; a subclass may prepare each call here, in the caller's thread."""
 
     def _changed(self) -> None:
         """Call the callbacks of `on_change`.
@@ -252,6 +264,6 @@ class LoopRendezvousHandler(RendezvousHandler):
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Check that it is a number of seconds. Raises ParameterError."""
+    """Raise ParameterError unless `timeout` is None or a number of seconds."""
     if timeout is not None and not (isinstance(timeout, int | float) and timeout == timeout):
         raise ParameterError(f"timeout={timeout!r}: needs seconds, or None to wait for ever")

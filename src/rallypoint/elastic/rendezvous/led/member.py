@@ -37,7 +37,10 @@ from rallypoint.errors import (
 
 
 class MemberPhase(IntEnum):
-    """The phase of a node; the module's docstring describes each."""
+    """The phase of a node: without a wish (IDLE), on the way into a round, in one, or after it.
+
+    The module's docstring describes each phase.
+    """
 
     IDLE = 0
     JOINING = 1
@@ -88,7 +91,7 @@ MemberEvent = (
 
 
 class SendReport(Struct, frozen=True):
-    """Send a report to the coordinator, even if the connection has broken meanwhile."""
+    """Send a report to the coordinator; it is kept while there is no connection."""
 
     report: m.Report
 
@@ -100,14 +103,14 @@ class ServeStore(Struct, frozen=True):
 
 
 class ReachStore(Struct, frozen=True):
-    """Reach the store of rank 0, and answer with `EnrolmentDone`."""
+    """Test whether the round's store on rank 0 answers, and answer with `EnrolmentDone`."""
 
     stamp: Stamp
     assignment: Assignment
 
 
 class StopReaching(Struct, frozen=True):
-    """Stop reaching the round's store: `ReachStore` no longer needs an answer."""
+    """Stop the test of the round's store: `ReachStore` no longer needs an answer."""
 
 
 class ShowChange(Struct, frozen=True):
@@ -115,11 +118,11 @@ class ShowChange(Struct, frozen=True):
 
 
 class CloseSession(Struct, frozen=True):
-    """Close the session when the coordinator has acknowledged all reports."""
+    """Close the session with the coordinator when that has acknowledged all reports."""
 
 
 class AbortSession(Struct, frozen=True):
-    """Close the session at once."""
+    """Close the session with the coordinator at once."""
 
 
 MemberEffect = (
@@ -128,7 +131,7 @@ MemberEffect = (
 
 
 class HandlerMember(Struct):
-    """The state of the machine. Only `step` changes it."""
+    """The state of one node's part in a job. Only `step` changes it."""
 
     phase: MemberPhase = MemberPhase.IDLE
     candidate: Candidate | None = None
@@ -138,20 +141,20 @@ class HandlerMember(Struct):
     was_needed: bool = False
     """Whether the node has been in a round."""
     is_attached: bool = False
-    """Whether the coordinator has known this node: later reports are kept for it."""
+    """Whether a session with the coordinator has ever opened; no report is sent before."""
     cancel_why: str = ""
     is_closing: bool = False
-    """The session is closed, or about to be."""
+    """Whether the session is closed in the usual way, or is about to be."""
     verdict: Verdict | None = None
     """How the job ended, once it has."""
     trouble: RallypointError | None = None
     """The reason why this node can't take part any more, though the job may continue."""
     why_over: str = ""
-    """The reason why the last round ended, one sentence."""
+    """The reason why this node's last round ended, one sentence; empty if none has."""
 
 
 def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
-    """Apply one event and return what must be done, in order."""
+    """Apply one event to the member's state, and return what the caller must do, in order."""
     match event:
         case JoinWanted(candidate):
             member.candidate, member.phase = candidate, MemberPhase.JOINING
@@ -183,7 +186,10 @@ def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
 
 
 def join_error(member: HandlerMember) -> RallypointError | None:
-    """Return the reason why this node is in no further round; None if it is, or may still be."""
+    """Return the error for a program that waits for a round which this node won't be in any more.
+
+    None if it may still be in one.
+    """
     verdict = member.verdict
     if verdict is None:
         return member.trouble
@@ -309,7 +315,7 @@ def _round_over(member: HandlerMember, why: str) -> list[MemberEffect]:
 
 
 def _workers_succeeded(member: HandlerMember) -> list[MemberEffect]:
-    """Report success, unless the round is no longer this node's."""
+    """Report the success to the coordinator, unless this node's round or the job is over."""
     runs = member.phase is MemberPhase.RUNNING and member.verdict is None and member.is_attached
     if not runs:
         return []
@@ -349,10 +355,9 @@ def _fail(member: HandlerMember, error: RallypointError) -> list[MemberEffect]:
 
 
 def _is_newer(member: HandlerMember, stamp: Stamp) -> bool:
-    """Return whether the stamp is that of a newer round.
+    """Return whether the stamp is of a newer round than this node's; True if this node has none.
 
-    Rounds of different lives of the job can't be compared; there the session has accepted the
-    stamp.
+    A round of another life of the job counts as newer: the session has accepted its stamp.
     """
     mine = member.stamp
     if mine is None or mine.incarnation != stamp.incarnation:

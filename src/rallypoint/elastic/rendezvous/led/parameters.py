@@ -31,7 +31,7 @@ from rallypoint.wire.address import ANY_PORT
 
 _log = logging.getLogger(__name__)
 BEATS = 3
-"""The number of heartbeats that fit into a lease."""
+"""The least number of heartbeats in a lease; a longer interval is shortened to that."""
 HOST_TIMEOUT_S = 60.0
 _KEYS = parameters()
 
@@ -50,9 +50,9 @@ class CoordinatorSettings(Struct, frozen=True):
 
 
 def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
-    """Read the parameters. Raises ParameterError, which names the key and its value.
+    """Return the settings that `params` describe; log a warning for keys that have no effect.
 
-    And UsageError.
+    Raises ParameterError, which names the key, and UsageError for values that no job can have.
     """
     for key in params.config:
         if key == "store_type":
@@ -96,9 +96,9 @@ def _check_store_type(given: object) -> None:
 
 
 def coordinator_endpoint(params: RendezvousParameters) -> Endpoint:
-    """Return the endpoint of the coordinator.
+    """Return the endpoint of the coordinator, with the default port if none is given.
 
-    Raises ParameterError, also for port 0 where there are several nodes.
+    Raises ParameterError, also for port 0 where there may be several nodes.
     """
     where = Endpoint(*parse_rendezvous_endpoint(params.endpoint, DEFAULT_COORDINATOR_PORT))
     if not where.port and params.max_nodes > 1:

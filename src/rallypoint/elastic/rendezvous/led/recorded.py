@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """The record of one handler's steps.
+    """A recorder of the steps of one handler's rendezvous, as events for a package's handler.
 
     `source` is the file and the class in torch's form:
     `dynamic_rendezvous.py:DynamicRendezvousHandler`.
@@ -44,7 +44,7 @@ class Steps:
 
     @contextmanager
     def failing(self, call: str) -> Iterator[None]:
-        """Record an exception of the block, with its traceback."""
+        """Record an exception of the block, with its traceback; it is raised all the same."""
         try:
             yield
         except Exception as error:

@@ -27,7 +27,7 @@ RETRY_S = 0.2
 
 
 class RoundListener:
-    """A bound socket; `serve` makes a store of it, `close` ends both."""
+    """A listening socket for the store of a round; `serve` starts the store, `close` ends both."""
 
     def __init__(self, listener: socket.socket, address: str) -> None:
         self._listener = listener
@@ -40,8 +40,8 @@ class RoundListener:
         """Listen on `address` of this machine, on any free port. Raises InfrastructureError.
 
         If the machine is reached by an address that is not its own (behind NAT), the listener
-        accepts connections on every interface. `session_host` is a further address by which others
-        reach this node.
+        accepts connections on every interface. `session_host` is its address on the connection to
+        the coordinator; unless that is loopback, no loopback address of a name is used.
         """
         found = await resolve(Endpoint(address, 0))
         known = () if isinstance(found, NotYet) else found.addresses
@@ -59,7 +59,7 @@ class RoundListener:
         raise InfrastructureError(f"no port for the round's store on {address}")
 
     def serve(self, timeout: timedelta) -> None:
-        """Start the store: this node is rank 0."""
+        """Start the round's store on this socket, on the node of rank 0."""
         self._store = TCPStore(
             self.address,
             self.port,
@@ -71,11 +71,11 @@ class RoundListener:
 
     @property
     def store(self) -> TCPStore | None:
-        """A client of the store that this listener serves."""
+        """A client of the store that this listener serves; None unless it serves one."""
         return self._store
 
     def close(self) -> None:
-        """Close the listener. May be called again."""
+        """Close the socket and the store. May be called again."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -83,9 +83,9 @@ class RoundListener:
 
 
 async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> RoundListener:
-    """Return the listener of this node, at an address that the other nodes reach.
+    """Return a new listener on this node, at `local_addr`, or an address that other nodes reach.
 
-    Raises RendezvousTimeoutError.
+    Raises RendezvousTimeoutError if that is not found in time, and InfrastructureError.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -119,9 +119,9 @@ def _source_address(host: str, port: int) -> str:
 
 
 async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
-    """Have an answer of rank 0's store: a bad route shows before any worker starts.
+    """Wait until rank 0's store answers, so that a bad route shows before any worker starts.
 
-    Raises EnrolmentError.
+    Raises EnrolmentError if it does not answer within `timeout_s` seconds.
     """
     endpoint = Endpoint(assignment.master_addr, assignment.master_port)
     loop = asyncio.get_running_loop()
@@ -156,7 +156,7 @@ async def _have_answer_of_any(addresses: Sequence[Address], limit_s: float) -> N
 
 
 async def _have_answer(address: Address) -> None:
-    """Send a greeting to the address, and wait for the answer. Raises OSError."""
+    """Connect to the store at the address, greet it, and wait for the answer. Raises OSError."""
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:

@@ -41,12 +41,12 @@ from rallypoint.errors import RallypointError, RendezvousClosedError, Rendezvous
 from rallypoint.observe.faults import describe_fault
 
 CLOSE_S = 2.0
-"""How long the last reports may take to be acknowledged."""
+"""How long the last reports may take to be acknowledged, in seconds."""
 FENCE_CHECK_S = 0.25
 
 
 class TcpMember:
-    """A `SessionHandler`. For the thread of the loop."""
+    """A node's part in one job, by a session with the coordinator. For the thread of the loop."""
 
     def __init__(
         self,
@@ -54,7 +54,11 @@ class TcpMember:
         on_change: Callable[[], None],
         enrol_timeout_s: float,
     ) -> None:
-        """`make_session`: one that reports to this member, and is about to be opened."""
+        """Make a member; `make_session` returns a session for it, which the caller then opens.
+
+        `on_change` is called at each change, and `enrol_timeout_s` is the time limit, in seconds,
+        for an answer of a round's store.
+        """
         self._loop = asyncio.get_running_loop()
         self._on_change, self._enrol_timeout_s = on_change, enrol_timeout_s
         self._state = core.HandlerMember()
@@ -67,7 +71,7 @@ class TcpMember:
 
     @property
     def state(self) -> core.HandlerMember:
-        """The present state of the machine; for reading."""
+        """The present state of this node's part in the job; for reading."""
         return self._state
 
     @property
@@ -77,11 +81,11 @@ class TcpMember:
         return self._state.phase is MemberPhase.OVER and self._state.verdict is None
 
     async def join(self, candidate: Candidate, serve: Callable[[], None]) -> Assignment:
-        """Be in the next round; nothing of an earlier one runs here any more.
+        """Ask for a place in the next round, wait for it, and return this node's assignment.
 
-        `serve` starts the round's store, should this node be rank 0.
-
-        However long it takes: the coordinator counts the time. Raises RendezvousClosedError,
+        No process of an earlier round may run here any more. `serve` starts the round's store,
+        should this node be rank 0. There is no time limit here: the coordinator has one. Raises
+        RendezvousClosedError,
         RendezvousGracefulExitError, RendezvousTimeoutError, RendezvousConnectionError (the
         coordinator was lost) and UsageError.
         """
@@ -94,29 +98,29 @@ class TcpMember:
         return self._state.assignment
 
     async def cancel(self, why: str) -> None:
-        """End the job for all nodes; returns when the coordinator has heard it.
+        """End the job for all nodes as cancelled; return when the coordinator has acknowledged it.
 
-        Raises as `join` does for a lost coordinator.
+        Raises RendezvousConnectionError if the coordinator is lost, and other errors of `join`.
         """
         self._step(core.CancelWanted(why))
         while self._state.verdict is None:
             await self._wait_change_or_error()
 
     def succeed(self) -> bool:
-        """Note that this node's workers have succeeded.
+        """Report to the coordinator that this node's workers have succeeded.
 
-        Returns False if their round is over.
+        Returns False, and reports nothing, if their round or the job is over.
         """
         return self._step(core.WorkersSucceeded())
 
     async def leave(self) -> None:
-        """Close the session; the job continues."""
+        """Leave the job, which continues, and wait until the session is closed."""
         self._step(core.LeaveWanted())
         if self._closing is not None:
             await asyncio.wait((self._closing,))
 
     async def wait_change(self) -> None:
-        """Wait for the next change."""
+        """Wait for the next change that the program is to be told of."""
         await asyncio.shield(self._changed)
 
     async def _wait_change_or_error(self) -> None:
@@ -195,9 +199,9 @@ class TcpMember:
         self._step(EnrolmentDone(effect.stamp, error))
 
     def _watch_fence(self) -> None:
-        """Watch the fence even if the program does not call.
+        """Check every 0.25 s whether this node's lease has ended, so that its round is over.
 
-        A node that is cut off must learn that its round is over.
+        A node that is cut off must learn this even if the program does not call.
         """
         self.session.check_fence()
         if self._state.trouble is None and self._closing is None:
@@ -205,7 +209,7 @@ class TcpMember:
 
 
 class HandlerMembership:
-    """A handler's membership in its job: finds or hosts the coordinator, and attaches a member.
+    """A handler's membership in its job: finds or hosts the coordinator, and connects to it.
 
     For the thread of the loop on which it is made.
     """
@@ -214,19 +218,19 @@ class HandlerMembership:
         self._settings, self._on_change = settings, on_change
         self._connecting = asyncio.Lock()
         self._hosted: Coordinator | None = None
-        """The coordinator that lives in this process."""
+        """The coordinator that lives in this process; None if it lives elsewhere."""
         self._lingering: asyncio.Task[None] | None = None
         self.member: TcpMember | None = None
-        """Attached, or about to be; None: nothing was asked yet, or this node has left."""
+        """The member that takes part in the job; None before the first call and after leaving."""
         self._session: CoordinatorSession | None = None
-        """The last member, even if it was closed; None after a job that it knew has timed out."""
+        """The last member's session, even if it was closed; None after a job that has timed out."""
         self.local_host = ""
-        """The local address of the session."""
+        """The local address of the connection to the coordinator; empty before there is one."""
         self.closed = ""
         """The reason why there is no job to join any more; empty: none is known."""
 
     async def connect(self) -> TcpMember:
-        """Return the member, after finding or hosting the coordinator if need be.
+        """Return this node's member of the job, after finding or hosting the coordinator if needed.
 
         Raises RendezvousClosedError and what `discover` raises.
         """
@@ -259,9 +263,10 @@ class HandlerMembership:
         return self.member
 
     async def leave(self) -> None:
-        """Close the session: this node has left.
+        """Leave the job, and close the session with the coordinator.
 
-        A job that has ended is remembered, but for a timeout.
+        If the job has ended, its end is kept in `closed`, so that no further `connect` succeeds;
+        not so if the job has timed out.
         """
         member, self.member = self.member, None
         timed_out = False
@@ -279,9 +284,9 @@ class HandlerMembership:
             await self.end_hosting(CLOSE_S)
 
     async def end_hosting(self, limit_s: float | None) -> None:
-        """Close the hosted coordinator when every node has gone, or after `limit_s`.
+        """Wait until every node has gone, or `limit_s` is over, and close the hosted coordinator.
 
-        To be called after `leave`.
+        `limit_s` is in seconds; None: no limit. To be called after `leave`.
         """
         if self._lingering is not None:
             await asyncio.wait((self._lingering,), timeout=limit_s)

@@ -34,11 +34,11 @@ T = TypeVar("T")
 POLL_S = 1.0
 """The interval, in seconds, at which a handler without `wait_for_change` is polled."""
 WAIT_SLICE_S = 5.0
-"""The length of one call of `wait_for_change`, in seconds: its thread can't be interrupted."""
+"""The timeout of one call of `wait_for_change`, in seconds: its thread can't be interrupted."""
 FIRST_POLL_S = 0.01
 POLL_GROWTH = 1.5
 LONGEST_POLL_S = 0.25
-"""Between two looks at the store of a round."""
+"""The longest pause, in seconds, between two looks at the store of a round."""
 LOOK_S = 1.0
 """The interval, in seconds, at which the handler is asked about the round while infos are
 missing."""
@@ -47,19 +47,19 @@ _unnamed = itertools.count()
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which may block indefinitely; see `run_in_thread`."""
+    """Run `call`, which may block indefinitely, in a thread, and return its result."""
     return await run_in_thread(call, "rallypoint-handler")
 
 
 def own_name() -> str:
-    """Return a name for a node without a given one; a program may run several nodes."""
+    """Return a new name for a node that was given none; a program may run several nodes."""
     host = socket.gethostname().partition(".")[0] or "node"
     number = next(_unnamed)
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
 
 
 class RoundOver(Exception):
-    """The handler reports that the round is over before all its nodes have come."""
+    """The handler reports that its round is over before all its nodes have published their info."""
 
 
 class AgreedRound:
@@ -68,18 +68,23 @@ class AgreedRound:
     def __init__(
         self, store: Any, rank: int, size: int, bootstrap: tuple[str, int] | None = None
     ) -> None:
-        """`bootstrap`: the handler's own store for the workers, if it has one."""
+        """Make a round of `size` nodes in which this node has `rank`.
+
+        `bootstrap` is the address and port of the handler's own store for the workers, if it has
+        one.
+        """
         self._store, self.rank, self.size, self.bootstrap = store, rank, size, bootstrap
 
     async def exchange(
         self, info: NodeInfo, limit_s: float, check: Callable[[], Awaitable[None]]
     ) -> list[NodeInfo]:
-        """Publish this node's info, and return the infos of all nodes by rank.
+        """Publish this node's info in the round's store, and return the infos of all nodes by rank.
 
-        This takes one set, and one read for each node. `check` is called while nodes are missing,
-        and may raise.
+        Polls until all are there, for `limit_s` seconds at most. `check` is called about once a
+        second meanwhile, and may raise. A node that is alone uses no store.
 
-        Raises RendezvousTimeoutError, and RendezvousStateError for a node of another version.
+        Raises RendezvousTimeoutError, RendezvousStateError for a node of another version, and what
+        the store raises.
         """
         if self.size == 1:
             return [info]
@@ -119,7 +124,10 @@ def _read(store: Any, keys: list[str]) -> list[bytes]:
 
 
 class HandlerClient:
-    """The calls of one handler. `store` is the store of its newest round."""
+    """A client of a plug-in's or a program's rendezvous handler; blocking calls run in threads.
+
+    `store` is the store of the handler's newest round; None before the first.
+    """
 
     def __init__(self, handler: Any, name: str) -> None:
         self._handler, self.name = handler, name
@@ -128,9 +136,10 @@ class HandlerClient:
 
     @classmethod
     async def make(cls, rendezvous: RendezvousConfig) -> HandlerClient:
-        """Return the handler of `rendezvous.handler`.
+        """Make the handler that `rendezvous.handler` names, and return its client.
 
-        Raises ParameterError for what it does not take, RendezvousPlugInError, and others of ours.
+        Raises ParameterError for parameters that the handler does not take, RendezvousPlugInError
+        if it can't be made, and Rallypoint's other errors as the handler raises them.
         """
         assert rendezvous.handler is not None
         name, conf = rendezvous.handler.backend, dict(rendezvous.handler.conf)
@@ -154,7 +163,11 @@ class HandlerClient:
             ) from error
 
     async def next_round(self) -> AgreedRound:
-        """`next_rendezvous`. Raises what that raises, RendezvousPlugInError for no such tuple."""
+        """Call the handler's `next_rendezvous`, wait for it, and return the round.
+
+        Raises what that raises, and RendezvousPlugInError if its result is not a store, a rank and
+        a world size.
+        """
         return await in_thread(self._next_round)
 
     def _next_round(self) -> AgreedRound:
@@ -190,7 +203,10 @@ class HandlerClient:
                 raise RoundOver
 
     async def wait_change(self) -> HandlerState:
-        """Wait until the handler's round may have changed, or some seconds; return its state."""
+        """Wait until the handler's round may have changed, at most 5 s, and return its state.
+
+        A handler without `wait_for_change` is asked after 1 s.
+        """
         if not hasattr(self._handler, "wait_for_change"):
             await asyncio.sleep(POLL_S)
             return await self.look()
@@ -200,7 +216,7 @@ class HandlerClient:
     def _look(self) -> HandlerState:
         """Return the state of the handler's round.
 
-        The handler is not asked once this node has left it.
+        Once this node has left the handler or shut it down, it is GOES_ON, without asking.
         """
         with self._using:
             if self._has_left:
@@ -228,23 +244,23 @@ class HandlerClient:
 
     @property
     def end_reason(self) -> EndReason:
-        """Why the last round ended, as far as the handler says."""
+        """The reason why the last round ended; a general one if the handler gives none."""
         known = getattr(self._handler, "end_reason", None)
         if isinstance(known, EndReason):
             return known
         return EndReason(EndKind.GROWTH, str(getattr(self._handler, "why_over", "") or _NEW_ROUND))
 
     async def set_closed(self) -> None:
-        """End the job for all nodes."""
+        """End the job for all nodes, by the handler."""
         await in_thread(self._handler.set_closed)
 
     async def leave(self) -> None:
-        """Go without ending the job; a handler that can't say so is just let alone."""
+        """Call the handler's `leave`, if it has one: the job continues without this node."""
         if hasattr(self._handler, "leave"):
             await in_thread(lambda: self._part(self._handler.leave))
 
     async def shutdown(self) -> None:
-        """End the job, and free the resources of the handler."""
+        """Call the handler's `shutdown`, which ends the job; `set_closed` if it has none."""
         way = getattr(self._handler, "shutdown", self._handler.set_closed)
         await in_thread(lambda: self._part(way))
 

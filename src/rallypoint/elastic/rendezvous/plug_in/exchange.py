@@ -27,7 +27,7 @@ from rallypoint.errors import MessageError, RendezvousStateError
 
 
 class NodeInfo(Struct, frozen=True, array_like=True):
-    """The contribution of one node to a round."""
+    """The data that one node publishes in the store of a handler's round, for the other nodes."""
 
     node_id: str
     record: JobRecord | None = None
@@ -35,9 +35,9 @@ class NodeInfo(Struct, frozen=True, array_like=True):
     addresses: tuple[str, ...] = ()
     """The addresses of the coordinator of this round; only the node of rank 0 has any."""
     secret: bytes = b""
-    """The token for the coordinator of this round."""
+    """The token for the coordinator of this round; only the node of rank 0 has one."""
     has_store: bool = False
-    """Whether the handler has a store for the workers of this round."""
+    """Whether the workers of this round use the handler's own store; set by the node of rank 0."""
 
 
 _infos = msgspec.msgpack.Decoder(NodeInfo)
@@ -58,7 +58,10 @@ def encode(info: NodeInfo) -> bytes:
 
 
 def decode(value: bytes, rank: int) -> NodeInfo:
-    """Decode the info of the node of a rank. Raises RendezvousStateError."""
+    """Decode the info of the node of this rank.
+
+    Raises RendezvousStateError if it is not of this version of Rallypoint.
+    """
     try:
         info = _infos.decode(value)
         fault = fault_of_job(info.record) if info.record is not None else ""
@@ -107,7 +110,7 @@ def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | No
 
 
 def _age(record: JobRecord) -> tuple[int, int, bool]:
-    """Return a sort key: a host's record is newer than another node's of the same round."""
+    """Return a sort key for the age of a record: in one round, the coordinator host's is newest."""
     return record.round, record.incarnation, record.carried is not None
 
 

@@ -29,15 +29,22 @@ _OF_OTHER_NODES = (EndKind.LOSS, EndKind.DRAIN, EndKind.GROWTH)
 
 
 class OneRound:
-    """The machine of a job whose coordinator serves one round of a handler."""
+    """The state machine of a coordinator that serves only one round of a rendezvous handler.
+
+    When the handler has to form the next round, for example because that will have other nodes, it
+    tells all nodes to leave.
+    """
 
     def __init__(self, *, has_store: bool) -> None:
-        """Make the machine; `has_store` as in `NodeInfo`."""
+        """Make the machine; `has_store`: the workers of the round use the handler's own store."""
         self._has_store, self._has_formed = has_store, False
         self._is_over = self._has_let_go = False
 
     def step(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
-        """Apply one event and return what must be done, in order."""
+        """Apply one event to the job's state, and return what the caller must do, in order.
+
+        That may be to tell all nodes to leave, as the class says.
+        """
         if self._has_let_go and _goes(event):
             return []  # As it was told: why the round has ended is known.
         nodes = len(job.round.members)
@@ -55,9 +62,10 @@ class OneRound:
         return [*effects, *self._let_go(job)] if self._is_over else effects
 
     def _formed(self, job: JobState, effects: list[JobEffect]) -> list[JobEffect]:
-        """Let the first round form, and hold back a second one that the handler has to form.
+        """Return the effects of a round that forms, without the nodes' places if it must not run.
 
-        The handler forms the second round if its own is over, or if each of its rounds has a store.
+        The first round runs. A further one must be formed by the handler if the handler's round is
+        over, or has a store of its own: all nodes are told to leave instead.
         """
         places = [each for each in effects if isinstance(each, ToNode)]
         if not any(isinstance(each.message, Assigned) for each in places):

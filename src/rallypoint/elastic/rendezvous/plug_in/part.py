@@ -39,8 +39,8 @@ LOOK_S = 1.0
 """The pause, in seconds, before the handler is asked again after a failure or the end of its
 round."""
 HOST_S = 3.0
-"""The time that the coordinator may take to end a round that is over for the handler, or to give a
-verdict when another node has closed the job."""
+"""The time, in seconds, that the coordinator may take to end a round that is over for the handler,
+or to give a verdict when another node has closed the job."""
 NOWHERE = Stamp(0, -1)
 
 
@@ -51,15 +51,15 @@ class HandlerState(Enum):
     OVER = auto()
     CLOSED = auto()
     FAILED = auto()
-    """The handler could not be asked."""
+    """The handler raised an error when it was asked."""
 
 
 class HandlerSaid(Struct, frozen=True):
-    """The answer of the handler about its round."""
+    """The handler's answer to a question about its round."""
 
     state: HandlerState
     reason: EndReason
-    """The reason why the round is over."""
+    """The reason why the round is over, if it is, or why the handler could not answer."""
 
 
 class Met(Struct, frozen=True):
@@ -83,14 +83,14 @@ class NotMet(Struct, frozen=True):
 
 
 class Meet(Struct, frozen=True):
-    """Let the coordinator go, and ask the handler for the next round.
+    """Leave the present coordinator, and ask the handler for the next round.
 
     Answer with `Met` or `NotMet`.
     """
 
 
 class WatchHandler(Struct, frozen=True):
-    """Ask the handler after a pause, and answer with `HandlerSaid`."""
+    """Ask the handler about its round after a pause, and answer with `HandlerSaid`."""
 
     after_s: float = 0.0
 
@@ -103,14 +103,19 @@ class EndRound(Struct, frozen=True):
 
 PartEvent = m.Report | SessionNews | HandlerSaid | Met | NotMet
 PartEffect = m.Report | SessionNews | Meet | WatchHandler | EndRound
-"""The work of the host: a report is for the coordinator; news are for the agent, after the step."""
+"""The work that `step` returns for its caller.
+
+A report is to be sent to the coordinator; news are to be passed to the agent, after the step."""
 
 
 class Part(Struct):
-    """The state of the machine. Only `step` changes it."""
+    """The state of one node's part in a job whose rounds a handler forms.
+
+    Only `step` and `meet` change it.
+    """
 
     handler: str
-    """The name of the handler."""
+    """The name of the handler, for messages."""
     lease_s: float
     max_restarts: int
     met: Met | None = None
@@ -123,17 +128,19 @@ class Part(Struct):
     """The newest round that the agent had a place in."""
     restarts: int = 0
     ended: EndReason | None = None
-    """The reason why that round ended, as far as this node knows."""
+    """The reason why the round of `stamp` ended; None as long as this node knows none."""
     leaving: bool = False
     silent_since: float | None = None
-    """The time since when the handler has not confirmed its round; None: it has."""
+    """The time since which the handler has not confirmed that its round goes on.
+
+    None: its last answer has confirmed it."""
     verdict: Verdict | None = None
     is_closed: bool = False
     """Whether another node has closed the job without a verdict."""
 
 
 def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
-    """Apply one event and return what must be done, in order."""
+    """Apply one event to the part's state, and return what the caller must do, in order."""
     match event:
         case m.Join():
             part.is_idle = True
@@ -173,7 +180,10 @@ def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
 
 
 def meet(part: Part) -> list[PartEffect]:
-    """Ask the handler for its first or next round."""
+    """Return the effects that have the handler asked for its first or next round.
+
+    An empty list if this node is leaving or the job has ended.
+    """
     if part.leaving or part.verdict is not None:
         return []
     part.met, part.is_over = None, True
@@ -213,7 +223,10 @@ def _ordered(part: Part, message: m.Order | m.HeartbeatAck) -> list[PartEffect]:
 
 
 def _lost(part: Part, why: str) -> list[PartEffect]:
-    """Handle the loss of the coordinator."""
+    """Return the effects of the loss of the coordinator: the round ends with the loss of its host.
+
+    A node that is leaving learns only that it can't reach the coordinator.
+    """
     if part.is_over or part.verdict is not None or part.met is None:
         return []
     if part.leaving:
@@ -224,7 +237,10 @@ def _lost(part: Part, why: str) -> list[PartEffect]:
 
 
 def _over(part: Part, reason: EndReason) -> list[PartEffect]:
-    """End the round here, because the coordinator can't end it."""
+    """End the round on this node, because the coordinator can't; the handler is asked next.
+
+    Running workers are told to stop before.
+    """
     part.is_over, part.ended = True, part.ended or reason
     return meet(part) if part.is_idle else [OrderPushed(m.StopNow(part.stamp, part.ended))]
 

@@ -58,20 +58,22 @@ from rallypoint.wire.address import Address, told_addresses
 
 SECRET_BYTES = 32
 REFUSED_MAX = 5
-"""The number of coordinators in a row that may be gone when this node connects to them."""
+"""The largest number of coordinators in a row that may be gone when this node connects to them."""
 _OUTCOMES = {
     "RendezvousGracefulExitError": Outcome.SUCCEEDED,
     "RendezvousClosedError": Outcome.CANCELLED,
     "RendezvousTimeoutError": Outcome.TIMED_OUT,
 }
-"""The outcomes for errors of torch's handlers, which are recognised by name."""
+"""The outcome of a search for a round, by the name of the error that the handler raised.
+
+The name is used because torch's handlers have error classes of their own."""
 
 
 class OwnNode(NamedTuple):
-    """The resources of this node for a round: hosting, workers' hooks and access."""
+    """The functions and settings by which a node hosts, or joins, the coordinator of a round."""
 
     hosting: Hosting
-    """The settings for hosting a coordinator here; the job is that of the round."""
+    """The settings for hosting a coordinator here, except those that the round determines."""
     host: Callable[[Hosting], HostCoordinator]
     hooks: Callable[[Connected, AgentEnd], Hooks]
     candidate: Callable[[Connected], Awaitable[Candidate]]
@@ -79,11 +81,10 @@ class OwnNode(NamedTuple):
 
 
 class HandlerSession(CoordinatorSession):
-    """The session of an agent whose rounds a handler forms.
+    """The session of an agent with the coordinators of rounds that a rendezvous handler forms.
 
-    For the thread of the loop.
-
-    Call `begin` when the agent has it; at the end `close`, and then `let_handler_go`.
+    Each round has a coordinator of its own. For the thread of the loop. Call `begin` when the agent
+    has this object; at the end `close`, and then `let_handler_go`.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class HandlerSession(CoordinatorSession):
         self._client, self._config, self._node, self._agent = client, rendezvous, node, agent
         self._part = Part(client.name, rendezvous.lease_s, rendezvous.max_restarts)
         self.candidate = Candidate(workers.count, workers.role, "", 0)
-        """The candidacy of this node in the present round."""
+        """The values with which this node joins the present round: workers, address, rank."""
         self.coordinator: Coordinator | None = None
         """The coordinator of the present round, if it lives here."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -111,15 +112,15 @@ class HandlerSession(CoordinatorSession):
         return RendezvousClosedError(why) if why else self._raised
 
     def begin(self) -> None:
-        """Begin to take part in the job."""
+        """Begin to take part in the job: ask the handler for its first round. Does not block."""
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """Pass on a report of the agent."""
+        """Handle a report of the agent: pass it on to the coordinator, unless none is known now."""
         self._step(report)
 
     def claim(self) -> m.Claim:
-        """Return the present state of this node, for the coordinator."""
+        """Return the present state of the agent's workers, for the coordinator."""
         return self._agent.claim()
 
     def told(self, news: SessionNews) -> None:
@@ -127,12 +128,15 @@ class HandlerSession(CoordinatorSession):
         self._step(news)
 
     async def close(self, timeout_s: float) -> None:
-        """Hang up. The coordinator, if it lives here, goes on."""
+        """Close the session; the coordinator, if it lives in this process, goes on."""
         self._drop_calls()
         await super().close(timeout_s)
 
     async def let_handler_go(self) -> None:
-        """Let the handler go, and ignore its errors. Blocks until the handler returns."""
+        """Shut the handler down if the job is over for all nodes, else have it leave the job.
+
+        Waits until the handler returns, and ignores its errors.
+        """
         client = self._client
         with suppress(Exception):
             await (client.shutdown() if machine.closes(self._part) else client.leave())
@@ -171,7 +175,10 @@ class HandlerSession(CoordinatorSession):
                 task.cancel()
 
     def _let_coordinator_go(self) -> NodeInfo:
-        """Leave the coordinator of the present round; returns what this node knows of the job."""
+        """Leave the coordinator of the present round, and close it if it lives here.
+
+        Returns this node's info for the next round, with its record of the job.
+        """
         coordinator, self.coordinator = self.coordinator, None
         known = None if coordinator is None else coordinator.jobs.all[-1].known()
         super().report(m.Leave())
@@ -190,7 +197,10 @@ class HandlerSession(CoordinatorSession):
             self._step(self._why_not(error))
 
     async def _join_next(self, info: NodeInfo) -> bool:
-        """Join the next round. False: it is over before it has begun."""
+        """Join the handler's next round, host its coordinator on rank 0, and connect to that.
+
+        Returns False if the round is over before it has begun, or its coordinator is gone.
+        """
         config, client = self._config, self._client
         agreed, listeners = await client.next_round(), list[socket.socket]()
         try:
@@ -223,7 +233,10 @@ class HandlerSession(CoordinatorSession):
     def _first(
         self, agreed: AgreedRound, info: NodeInfo, listeners: list[socket.socket]
     ) -> NodeInfo:
-        """Return the info of the node of rank 0, with the coordinator's addresses and token."""
+        """Return the info of this node, which has rank 0, with its coordinator's addresses.
+
+        A new token is in it too. The coordinator is to listen on `listeners`.
+        """
         own, places = self._config.store, (each.getsockname()[:2] for each in listeners)
         has_store = agreed.bootstrap is not None and not (own.host or own.port)
         addresses = tuple(str(Address(*place)) for place in places)
@@ -231,7 +244,11 @@ class HandlerSession(CoordinatorSession):
         return replace(info, addresses=addresses, secret=secret, has_store=has_store)
 
     async def _reach(self, first: NodeInfo) -> Connected | None:
-        """Return the coordinator. None: the node that was to host it is gone."""
+        """Connect to the round's coordinator, which the node of `first` hosts.
+
+        Returns None if that node is gone. Raises RendezvousConnectionError if it is not reached in
+        time, or several in a row were gone.
+        """
         addresses, run_id = told_addresses(first.addresses), self._config.run_id
         deadline = self._loop.time() + self._config.enrol_timeout_s
         while True:

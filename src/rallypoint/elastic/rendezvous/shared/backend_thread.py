@@ -33,7 +33,7 @@ FIRST_POLL_S = 0.01
 POLL_GROWTH = 1.5
 CLOSING_S = 0.3
 WAIT_SLICE_S = 1.0
-"""The length of one wait that can't be interrupted, in seconds: closing may take this long."""
+"""The length of one wait for a backend that can't be interrupted, in seconds."""
 _LEFT = "this node has left the job"
 
 
@@ -46,8 +46,10 @@ class BackendThread:
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
         self.beating = backend if isinstance(backend, BeatingBackend) else None
-        """The backend, if it has heartbeat counters; the next two, if it has join requests or can
-        delete keys. Else None."""
+        """The backend if it has heartbeat counters, else None.
+
+        `join_requests` and `forgetting` are the same if it has join requests, or can delete keys.
+        """
         self.join_requests = backend if isinstance(backend, JoinRequestBackend) else None
         self.forgetting = backend if isinstance(backend, ForgettingBackend) else None
         self._operations = CallThread("rallypoint-backend")
@@ -57,7 +59,11 @@ class BackendThread:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the backend's state and its token, from the thread for operations."""
+        """Return the backend's state and the state's token; None if there is no state.
+
+        The call runs in the thread for operations. Raises as `call`, and RendezvousStateError for a
+        result of another form.
+        """
         found = await self.call(self._backend.get_state)
         if found is None:
             return None
@@ -68,7 +74,11 @@ class BackendThread:
     async def set_state(
         self, state: bytes, token: Token | None
     ) -> tuple[bytes, Token, bool] | None:
-        """Set the backend's state, from the thread for operations."""
+        """Have the backend set the state if the present one's token is `token`; return its answer.
+
+        That is the state, its token, and whether it was set; or None. The call runs in the thread
+        for operations. Raises as `get_state`.
+        """
         found = await self.call(self._backend.set_state, state, token)
         if found is None:
             return None
@@ -77,7 +87,10 @@ class BackendThread:
         return found
 
     async def call(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call another operation of the backend, from the thread for operations."""
+        """Run a blocking operation of the backend in the thread for operations; return its result.
+
+        Raises RendezvousClosedError after `close`; errors of the backend become RendezvousErrors.
+        """
         return await self._run(self._operations, partial(operation, *args, **kwargs))
 
     @property
@@ -88,10 +101,10 @@ class BackendThread:
     async def wait_for_change(
         self, token: Token | None, timeout_s: float, poll_max_s: float
     ) -> None:
-        """Return when the value may have changed, or after `timeout_s`.
+        """Return when the backend's state may have changed, or after `timeout_s`.
 
-        A backend that can't wait is polled: often just after a change, then less and less, at
-        least every `poll_max_s`, and never in step with other nodes.
+        For a backend that can't wait this only sleeps, so that its caller polls. The pause is short
+        just after a change, then grows up to `poll_max_s`, and is partly random.
         """
         if isinstance(self._backend, WakingBackend):
             is_endable = hasattr(self._backend, "stop_waiting")
@@ -106,9 +119,9 @@ class BackendThread:
         await asyncio.sleep(pause_s * uniform(0.7, 1.0))
 
     async def close(self) -> None:
-        """No further calls; those that are under way end by themselves, and are waited for a bit.
+        """Refuse further calls, and wait up to 0.3 s for those that are under way.
 
-        A store may be gone as soon as this has returned.
+        The program may remove the backend's store as soon as this has returned.
         """
         self._operations.close()
         self._waiting.close()

@@ -1,7 +1,7 @@
 """Drives one node's part in a job that a shared store hosts: joins, counts, and watches others.
 
-Everything is decided in `core.shared_round` and `core.shared_member`, and stored by `shared_value`;
-this file reads, waits and tries again.
+Everything is decided in `round.py` and `member.py`, and stored by `value.py`; this file reads,
+waits and tries again.
 """
 
 from __future__ import annotations
@@ -36,22 +36,25 @@ from rallypoint.errors import RendezvousConnectionError, RendezvousError, Rendez
 from rallypoint.store.backoff import uniform
 
 LEAVE_TIMEOUT_S = 5.0
-"""The time for leaving after a timeout, in seconds, unless the timeout was shorter."""
+"""The time for leaving after a join timeout, in seconds, unless the join timeout is shorter."""
 POLL_PENDING_S = 0.25
 POLL_ACTIVE_S = 1.0
-"""The longest interval, in seconds, of polling a backend that can't wait."""
+"""The longest interval, in seconds, of polling a backend that can't wait, unless this node waits
+for a round."""
 CROWD_PAUSE_S = 0.002
 CROWD_PAUSE_MAX_S = 0.25
-"""Per member: only the leader reads at once when something changed, since while many nodes gather
-nearly every change is the join of another one."""
+"""The longest random pause, in seconds, before a node that waits for a round reads a changed state.
+
+Its limit is CROWD_PAUSE_S for each member: while many nodes gather, most changes are joins of
+others."""
 
 _log = logging.getLogger(__name__)
 
 
 class SharedDriver:
-    """The driver of one node's part, for the thread of one loop.
+    """The driver of one node's part in a job whose state is in a shared store.
 
-    Call `start`, then `join` as often as needed, then `stop`.
+    For the thread of one loop. Call `start`, then `join` as often as needed, then `stop`.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class SharedDriver:
         self._heartbeat = HeartbeatCounter(ref, backend, self._value)
         self._interval_s = self.view.member.interval_s
         self._counted_in: Outlook = Outside()
-        """The outlook at the last heartbeat."""
+        """The place of this node in the job at its last heartbeat."""
         self._keeper: asyncio.Task[None] | None = None
         self._seq = 0
         self._is_stopped = False
@@ -76,17 +79,20 @@ class SharedDriver:
 
     @property
     def end_reason(self) -> EndReason | None:
-        """The reason why the job's last round ended, as of this node's last read."""
+        """The reason why the job's last round ended, as of this node's last read; None if none."""
         return self._value.state.ended if self._value.state is not None else None
 
     async def start(self) -> None:
-        """Read the state, and begin to maintain this node's part of it."""
+        """Read the state from the store, and begin to send heartbeats and to watch other nodes."""
         await self._value.load()
         await self._heartbeat.store()
         self._keeper = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """Stop reading and counting; others will find this node lost unless it has left."""
+        """Stop the heartbeats and all calls of the store.
+
+        Other nodes will find this node lost, unless it has left.
+        """
         self._is_stopped = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -95,7 +101,7 @@ class SharedDriver:
         await self._backend.close()
 
     async def abandon(self) -> None:
-        """Leave and stop. Raises RendezvousError when the store could not be written."""
+        """Leave the job, then stop. Raises RendezvousError when the store could not be written."""
         try:
             await self.leave()
         finally:
@@ -104,8 +110,9 @@ class SharedDriver:
     async def join(self, candidate: Candidate, timeout_s: float) -> InWorld:
         """Take part in the next round; returns when it has formed.
 
-        Raises RendezvousTimeoutError (who was missing), RendezvousClosedError,
-        RendezvousGracefulExitError (stood by until the job was over), SettingsConflictError.
+        Raises RendezvousTimeoutError (with the missing nodes), RendezvousClosedError,
+        RendezvousGracefulExitError (a standby node when the job is over, or a node whose name
+        another agent has taken), SettingsConflictError, and errors of the store.
         """
         self._takes_part = True
         try:
@@ -139,7 +146,7 @@ class SharedDriver:
             await self.view.wait_for_change(left_s)
 
     async def leave(self) -> None:
-        """Leave: the others need not wait for this node. The job continues."""
+        """Remove this node from the job, which continues, so that no other node waits for it."""
         self._takes_part = False
         await self._leave_unless_wanted()
         await self._tidy()
@@ -165,7 +172,10 @@ class SharedDriver:
         await self._tidy()
 
     async def _tidy(self) -> None:
-        """Delete this node's keys after it has left, and ignore errors."""
+        """Delete this node's counter and join requests it has processed, if the backend can.
+
+        Errors are ignored.
+        """
         with suppress(RendezvousError):
             await self._value.delete_read_requests()
             if self._backend.beating and (forgetting := self._backend.forgetting):
@@ -174,7 +184,10 @@ class SharedDriver:
     # Joining
 
     async def _ask_in_time(self, candidate: Candidate, ends_at: float, timeout_s: float) -> None:
-        """Ask to join, within the join timeout even if the store does not answer."""
+        """Ask to join the job; after `ends_at`, leave and raise, even if the store does not answer.
+
+        Returns all the same if the round has formed meanwhile.
+        """
         try:
             async with asyncio.timeout_at(ends_at):
                 await self._ask_to_join(candidate)
@@ -183,7 +196,10 @@ class SharedDriver:
             await self._give_up(error, timeout_s)
 
     async def _ask_to_join(self, candidate: Candidate) -> None:
-        """Ask to join, and retry failed calls for one lease; then this node counts as lost."""
+        """Ask to join the job, and retry failed calls of the store for one lease, then raise.
+
+        After a lease without heartbeats this node counts as lost.
+        """
         self._seq += 1
         event = NodeJoined(self._ref, self._seq, candidate, self._settings)
         loop = asyncio.get_running_loop()
@@ -221,7 +237,7 @@ class SharedDriver:
                 raise error
 
     async def _give_up(self, error: RendezvousError, timeout_s: float) -> None:
-        """Leave, and raise `error`; returns if the round has formed after all."""
+        """Leave the job, and raise `error`; return if this node's round has formed after all."""
 
         def change(shared: SharedState, writer: str) -> list[Effect] | None:
             if shared.round.members[self._ref.node_id].state is MemberState.RUNNING:
@@ -286,7 +302,7 @@ class SharedDriver:
                 )
 
     def _if_member(self, change: StateChange) -> StateChange:
-        """Return a change that does nothing if this node is no longer a member (F5)."""
+        """Return a change that does the same, but nothing if this node is no longer a member."""
 
         def guarded(shared: SharedState, writer: str) -> list[Effect] | None:
             return change(shared, writer) if shared_round.is_member(shared, self._ref) else None
@@ -327,14 +343,14 @@ class SharedDriver:
 class HeartbeatCounter:
     """The heartbeat counter of this node, and the reader of the others' counters.
 
-    The counters are in the backend's place for counters, or else in the state.
+    A backend may have a place for counters; else they are in the job's state.
     """
 
     def __init__(self, ref: NodeRef, backend: BackendThread, value: SharedValue) -> None:
         self._ref, self._backend, self._value = ref, backend, value
         self.count = 0
         self.at = 0.0
-        """The time of the last heartbeat."""
+        """The time of this node's last heartbeat, on the loop's clock."""
 
     async def store(self) -> None:
         """Store the counter in the backend's place for counters, if there is one."""
@@ -342,12 +358,15 @@ class HeartbeatCounter:
             await self._backend.call(beating.set_beat, self._ref.node_id, self.count)
 
     async def increase(self) -> None:
-        """Raise the counter, so that its earlier value proves nothing to the others."""
+        """Raise the counter, and store it in the backend's place for counters, if there is one.
+
+        What other nodes concluded from its earlier value is void then.
+        """
         self.count += 1
         await self.store()
 
     async def beat(self) -> None:
-        """Show the others that this node lives."""
+        """Raise and store the counter, to show the other nodes that this one lives."""
         await self.increase()
         if not self._backend.beating:
             await self._value.update(
@@ -365,7 +384,10 @@ class HeartbeatCounter:
         return dict(zip(refs, beats, strict=True))
 
     async def is_still(self, ref: NodeRef, beat: int) -> bool:
-        """Return whether the counter of this node has not changed."""
+        """Return whether the counter of node `ref` still has the value `beat`.
+
+        True without a look if counters are in the state, since `lose` compares them there.
+        """
         if (beating := self._backend.beating) is None:  # `lose` compares those in the state
             return True
         return await self._backend.call(beating.get_beats, [ref.node_id]) == [beat]

@@ -35,11 +35,11 @@ from rallypoint.errors import (
 )
 
 HEADS = 3
-"""The number of nodes that watch all others: the leader and its heirs."""
+"""The number of members that watch all others: the first (the leader) and the next (its heirs)."""
 BEATS_PER_LEASE = 3
 """The least number of heartbeats in a lease: a slower node would look dead."""
 READS = 3
-"""The number of reads after the first in which a silent node's counter must not change."""
+"""The number of further reads that must find a counter unchanged before its node counts as lost."""
 SPACING_SHARE = 0.2
 """A share of the lease: reads that are closer to each other count as one."""
 GAP_SHARE = 0.5
@@ -47,7 +47,7 @@ GAP_SHARE = 0.5
 
 
 class Suspect(Struct, frozen=True):
-    """A node whose counter has stopped, and the value of the counter."""
+    """A node whose heartbeat counter has stopped, the counter's value, and for how long."""
 
     ref: NodeRef
     beat: int
@@ -62,7 +62,10 @@ class _Sighting(Struct):
 
 
 class BeatWatch:
-    """One node's observations of the others' counters. Times are seconds on its monotonic clock."""
+    """One node's observations of other nodes' heartbeat counters.
+
+    Times are seconds on the observer's monotonic clock.
+    """
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -70,7 +73,10 @@ class BeatWatch:
         self._read_at: float | None = None
 
     def read(self, beats: Mapping[NodeRef, int], now: float) -> None:
-        """Note a successful read of the counters of the nodes that this observer watches."""
+        """Note the counters that were just read, of all nodes that this observer watches.
+
+        After a long time without a read all earlier observations are dropped.
+        """
         if self._read_at is not None and now - self._read_at > self._lease_s * GAP_SHARE:
             self._seen.clear()
         self._read_at = now
@@ -85,7 +91,10 @@ class BeatWatch:
                 sighting.reads += 1
 
     def suspects(self, patience_s: float = 0.0) -> list[Suspect]:
-        """Return the nodes whose counters stood still for the lease and `patience_s`."""
+        """Return the nodes whose counters stood still for the lease and `patience_s` more.
+
+        Several reads must have found each of them unchanged.
+        """
         if self._read_at is None:
             return []
         return [
@@ -106,18 +115,21 @@ class InWorld(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """The job has no world for the node yet."""
+    """The node is part of the job, and waits: no round with it has formed yet."""
 
     state: MemberState
     joined: int
     min_nodes: int
     missing: tuple[str, ...]
-    """The nodes of the last world that have not come back."""
+    """The nodes of the last round that have not come back."""
     needed: bool
-    """False: the world is full, and this node stands by."""
+    """Whether a round needs this node; False: the round is full, and this node stands by."""
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
-        """Too few nodes came within this time; names those that were here before."""
+        """Return the error for too few nodes within `timeout_s`.
+
+        It names the nodes of the last round that have not come back.
+        """
         missing = ", ".join(self.missing) or "none of the earlier nodes"
         return RendezvousTimeoutError(
             f"waited {timeout_s:g} s for {self.min_nodes} nodes of {quoted_job(run_id)}, "
@@ -126,7 +138,7 @@ class Pending(Struct, frozen=True):
 
 
 class Closed(Struct, frozen=True):
-    """The job is over."""
+    """The job is over; `was_needed` is False for a node that was on standby."""
 
     why: str
     was_needed: bool
@@ -145,9 +157,9 @@ Outlook = InWorld | Pending | Closed | Outside
 
 
 class JoinWait:
-    """The time that one call may wait for a world.
+    """The time limit of one call that waits for a round.
 
-    The time on standby does not count: no timeout applies to a node that a full world does not
+    The time on standby does not count: no timeout applies to a node that a full round does not
     need.
     """
 
@@ -161,9 +173,10 @@ class JoinWait:
         return self._began_at + self._timeout_s
 
     def must_ask(self, outlook: Outlook, now: float) -> bool:
-        """Return whether the join has to be asked for again.
+        """Return whether this node has to ask to join again.
 
-        This node was removed meanwhile, or its round formed and ended before it could look.
+        That is so if it was removed meanwhile, or its round formed and ended before it could look.
+        The time limit begins anew if the node was on standby, or in such a round.
         """
         match outlook:
             case Outside() | Pending(state=MemberState.STOPPING):
@@ -185,7 +198,7 @@ Duty = Suspect | TimerEnded
 
 
 class SharedMember:
-    """One node's knowledge of a shared job, and the duties that follow from it."""
+    """One node's knowledge of a job in a shared store, and the duties that follow from it."""
 
     def __init__(self, ref: NodeRef, interval_s: float, lease_s: float) -> None:
         self.ref = ref
@@ -213,10 +226,9 @@ class SharedMember:
         }
 
     def watched(self) -> tuple[NodeRef, ...]:
-        """Return the nodes whose counters this node reads.
+        """Return the other nodes whose heartbeat counters this node reads.
 
-        A node that leads or is an heir reads all of them; any other node reads those of the first
-        three.
+        The first three members read those of all, any other member those of the first three.
         """
         place = self._place()
         if place is None:
@@ -229,7 +241,7 @@ class SharedMember:
         self._watch.read(beats, now)
 
     def duties(self, now: float) -> list[Duty]:
-        """Return the duties that this node must apply to the state now."""
+        """Return the duties of this node now: silent nodes to be removed, and timers that ended."""
         place = self._place()
         if place is None:
             return []
@@ -239,16 +251,13 @@ class SharedMember:
         return [*self._watch.suspects(place * self._interval_s), *ended]
 
     def next_due(self) -> float | None:
-        """Return when the next timer ends that needs an action of this node.
-
-        None: there is none.
-        """
+        """Return the time at which this node must act on the next timer; None if there is none."""
         if self._place() is None or not self._due:
             return None
         return min(self._due.values()) + self._patience()
 
     def outlook(self) -> Outlook:
-        """Return this node's place in the job, as of the last observation."""
+        """Return this node's place in the job, by the state that was last observed."""
         shared = self._shared
         if shared is None:
             return Outside()
@@ -270,20 +279,23 @@ class SharedMember:
         return _pending(shared.round, member.state)
 
     def _place(self) -> int | None:
-        """Return the place of this node in the order of taking over; None: not a member."""
+        """Return this node's place in the order in which members act for the leader, from 0.
+
+        None if it is not a member.
+        """
         try:
             return self._order.index(self.ref)
         except ValueError:
             return None
 
     def _patience(self) -> float:
-        """Return how long this node gives the leader, and the nodes before it, to act first."""
+        """Return how long, in seconds, this node lets the leader and nodes before it act first."""
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 
 
 def member_order(state: RoundState) -> tuple[NodeRef, ...]:
-    """Return all members: those of the last world in rank order, then the others as they came."""
+    """Return all members: those of the last round in rank order, then the others as they came."""
     members = state.members
     in_world = [
         members[entry.node_id].ref

@@ -38,34 +38,34 @@ from rallypoint.errors import MessageError, RendezvousGracefulExitError, Rendezv
 
 MAGIC = b"\x00rallypoint-round\x00"
 SCHEMA = 3
-"""The version of the encoding; another one is refused, never guessed at."""
+"""The version of the state's encoding; a state of another version is refused."""
 REMEMBERED = 256
-"""The number of lost incarnations of nodes that are remembered, to ignore their late joins. It is
+"""The largest number of departed agents that are remembered, to ignore their late joins. It is
 limited because the state is sent to all nodes."""
 _SHOWN_BYTES = 24
 _DIGEST_BYTES = 8
 
 
 class SharedState(Struct, array_like=True):
-    """The state of a job as one value in a shared store. Only `apply` changes it."""
+    """The state of a job, which is one value in a shared store."""
 
     job: str
-    """Random: one life of the job under this key."""
+    """A random name of this run of the job; a later run under the same key has another one."""
     version: int
-    """The version of the value: one more with every write."""
+    """The version of the value, which grows with every change of it."""
     writer: str
-    """Random for each write: two writers of otherwise equal values are told apart."""
+    """A random value for each write, which tells apart two writers of otherwise equal values."""
     round: RoundState
     beats: dict[str, int]
     """The heartbeat counters by node id, where the store has no place for counters."""
     bootstrap: tuple[str, int] = ("", 0)
-    """Address and port of the round's own store, on the node of rank 0."""
+    """The address and port of the round's own store, on the node of rank 0."""
     taken: int = 0
     """The number of the last join request that was processed."""
     why: str = ""
-    """The reason why the job is closed: one sentence."""
+    """The reason why the job is closed, one sentence; empty if it is not."""
     ended: EndReason | None = None
-    """The reason why the last round ended."""
+    """The reason why the last round ended; None if none has."""
 
 
 def new_state(settings: SharedSettings, job: str, writer: str, own_request: int = 0) -> SharedState:
@@ -80,7 +80,7 @@ def new_state(settings: SharedSettings, job: str, writer: str, own_request: int 
 
 
 def apply(shared: SharedState, event: RoundEvent, writer: str) -> list[Effect]:
-    """Apply one event and its consequences; return the effects for the host.
+    """Apply one event and its consequences to the state; return the effects for the caller.
 
     Store the state only if it was loaded for this event; after a failed write it must be discarded.
     """
@@ -104,13 +104,13 @@ def apply(shared: SharedState, event: RoundEvent, writer: str) -> list[Effect]:
 
 
 class JoinRequest(Struct, frozen=True, array_like=True):
-    """A node wants to join; read by the node that writes the state next."""
+    """A node's request to join the job; the node that writes the state next processes it."""
 
     ref: NodeRef
     seq: int
     candidate: Candidate
     settings: bytes
-    """The fingerprint of the writer's settings."""
+    """The fingerprint of the requesting node's settings."""
 
 
 def fingerprint(settings: SharedSettings) -> bytes:
@@ -119,7 +119,7 @@ def fingerprint(settings: SharedSettings) -> bytes:
 
 
 def encode_join_request(event: NodeJoined) -> bytes:
-    """Encode a join request. Its heartbeat counter has to be stored before it."""
+    """Encode a join request. The node's heartbeat counter has to be stored before the request."""
     request = JoinRequest(event.ref, event.seq, event.candidate, fingerprint(event.settings))
     return _encoder.encode(request)
 
@@ -127,10 +127,11 @@ def encode_join_request(event: NodeJoined) -> bytes:
 def take_join_requests(
     shared: SharedState, requests: Sequence[bytes | None], writer: str, *, skip_gap: bool
 ) -> int:
-    """Process the join requests after the last processed one, and return their number.
+    """Add the nodes of `requests`, those after the last processed one; return how many were taken.
 
-    Processing ends at a request that is not there yet, unless `skip_gap` gives it up: its writer
-    then finds that it is not a member, and writes another. An unreadable request is skipped.
+    It ends at a request that is not there yet (None), unless `skip_gap` is set. The writer of a
+    skipped one finds that it is not a member, and writes another. An unreadable request, or one
+    with different settings, counts as taken and is ignored.
     """
     taken = 0
     settings, own = shared.round.settings, fingerprint(shared.round.settings)
@@ -178,14 +179,18 @@ def close(shared: SharedState, why: str, writer: str) -> None:
 def lose(
     shared: SharedState, suspect: NodeRef, beat: int, why: str, writer: str
 ) -> list[Effect] | None:
-    """Remove a node whose counter is still `beat`; return None if the counter has advanced."""
+    """Remove a node as lost, and return the effects.
+
+    Returns None, and changes nothing, if it is no member, or the state has another value than
+    `beat` as its counter.
+    """
     if not is_member(shared, suspect) or shared.beats.get(suspect.node_id, beat) != beat:
         return None
     return apply(shared, NodeLost(suspect, why), writer)
 
 
 def beat(shared: SharedState, ref: NodeRef, number: int, writer: str) -> bool:
-    """Note a node's counter in the state itself; False, and nothing is done, for a stranger."""
+    """Note a member's counter in the state itself; return False, without a change, for others."""
     if not is_member(shared, ref):
         return False
     shared.beats[ref.node_id] = number
@@ -207,7 +212,7 @@ def encode(shared: SharedState) -> bytes:
 
 
 def decode(value: bytes) -> SharedState:
-    """Return a fresh copy of the state.
+    """Decode the state from the store's value.
 
     Raises RendezvousStateError, with what was found instead, for anything but a value of `encode`
     with the same schema.

@@ -27,21 +27,24 @@ from rallypoint.store.backoff import uniform
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 1.0
 TURN_S = 0.1
-"""The time, in seconds, for the node whose turn it is to process join requests."""
+"""The time, in seconds, that the node whose turn it is has to process join requests.
+
+After it, other nodes process them too."""
 GAP_S = 1.0
-"""The time, in seconds, after which an announced join request that was not written is skipped."""
+"""The time, in seconds, after which a join request that has a number, but was not written, is
+skipped."""
 DELETED_AT_ONCE = 64
-"""The number of join requests that one call deletes, because the heartbeat waits for the call."""
+"""The most join requests that one call deletes, because the heartbeat waits for the call."""
 VOID_MAX = 1024
-"""The number of outdated join requests before a new state that are deleted."""
+"""The most join requests older than a new state that are deleted."""
 
 StateChange = Callable[[SharedState, str], list[Effect] | None]
-"""Changes the state under a writer's name; None: nothing to be done."""
+"""A function that changes the state for a writer, and returns the effects; None: no change."""
 Condition = Callable[[], Awaitable[bool]]
 
 
 class SharedValue:
-    """The state as of this node's last read or write.
+    """The job's state as of this node's last read or write, and the ways to read and change it.
 
     For the thread of one loop.
 
@@ -56,12 +59,12 @@ class SharedValue:
     ) -> None:
         self._settings, self._backend, self._on_read = settings, backend, on_read
         self.state: SharedState | None = None
-        """The state, for reading only; None: there is none."""
+        """The state, for reading only; None: none is known, or the store has none."""
         self.token: Token | None = None
         self._writing = asyncio.Lock()
         self._gap: tuple[int, float] | None = None
         self._read_requests: deque[int] = deque()
-        """The numbers of join requests that can be deleted."""
+        """The numbers of join requests that this node has processed, and that can be deleted."""
 
     @property
     def requests_taken(self) -> int:
@@ -81,7 +84,9 @@ class SharedValue:
     ) -> list[Effect]:
         """Apply a change to the newest state and store the result, until a write succeeds.
 
-        `still` is checked before every try; the call ends without a change when it is false.
+        Pending join requests are processed too. Returns the effects of the change; an empty list if
+        there was nothing to be changed. `still` is checked before every try; the call ends without
+        a change when it is false.
         `own_request` is the number of the join request that this node waits for, if any. Raises
         RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
         """
@@ -110,7 +115,7 @@ class SharedValue:
     async def join_by_request(
         self, request: bytes, lease_s: float, wait_for_change: Callable[[float], Awaitable[None]]
     ) -> None:
-        """Write a join request, and return when it was processed or is void.
+        """Write a join request, and return when it was processed, after `lease_s` in any case.
 
         The node whose request is the first unprocessed one processes all requests. The others wait
         for that, and after a while process them too. Raises as `load` does.
@@ -149,7 +154,7 @@ class SharedValue:
         return taken, await self._backend.call(backend.join_requests_after, taken)
 
     def _gap_is_old(self, requests: list[bytes | None], shared: SharedState) -> bool:
-        """Return whether an announced join request has been missing for long.
+        """Return whether the first missing one of `requests` has been missing for over a second.
 
         Its writer is slow, or was killed.
         """
@@ -192,7 +197,7 @@ class SharedValue:
         self._on_read(self.state)
 
     def _forget(self) -> None:
-        """Forget the state: no node has joined yet, or the store has lost it."""
+        """Note that the store has no state: no node has joined yet, or the store has lost it."""
         self.state = self.token = None
         self._on_read(self.state)
 
@@ -206,13 +211,17 @@ class SharedView:
     def __init__(
         self, settings: SharedSettings, ref: NodeRef, on_change: Callable[[], None]
     ) -> None:
-        """`on_change` is called when the outlook has changed, or the store has failed."""
+        """Make a view without a state yet.
+
+        `on_change` is called when this node's place in the job has changed, or the store has
+        failed.
+        """
         self._settings, self._ref, self._on_change = settings, ref, on_change
         self.member = self._new_member()
         self.outlook: Outlook = Outside()
-        """The outlook of the last read, at most one heartbeat old."""
+        """The place of this node in the job at the last read of the state."""
         self.trouble: RendezvousError | None = None
-        """Why the store could not be used lately; None: it can be."""
+        """The error of the last use of the store; None: it succeeded."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     def read(self, state: SharedState | None) -> None:
@@ -228,13 +237,16 @@ class SharedView:
             self._wake()
 
     def failed(self, error: RendezvousError) -> None:
-        """Note that the store could not be used."""
+        """Note that the store could not be used; a new error ends calls of `wait_for_change`."""
         if self.trouble is None or str(self.trouble) != str(error):
             self.trouble = error
             self._wake()
 
     async def wait_for_change(self, timeout_s: float | None) -> None:
-        """Return when the outlook has changed or the store has failed, or after `timeout_s`."""
+        """Return when this node's place has changed or the store has failed, or after `timeout_s`.
+
+        None is no time limit.
+        """
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:

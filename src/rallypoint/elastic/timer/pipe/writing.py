@@ -15,23 +15,24 @@ from rallypoint.wire.timer_lines import RELEASE, format_timer_line
 
 TRIES, _PAUSE_S = 10, 0.1
 AGENT_TRIES = 600
-"""The number of tries for a paused agent, which does not read: its workers must not fail for a
-minute."""
+"""The number of tries, 0.1 s apart, while an agent does not read, since it may be paused.
+
+So its workers fail only after a minute."""
 
 
 class TimerPipe:
-    """Writes lines into the pipe at `path`, which a server has made.
+    """A writer of lines into the pipe at `path`, which a server has made.
 
-    `tries_when_full` is how often a line is written, 0.1 s apart, while the server does not read.
+    `tries_when_full` is how often a line is tried, 0.1 s apart, while the pipe is full.
     """
 
     def __init__(self, path: str, tries_when_full: int = TRIES) -> None:
         self._path, self._tries_when_full = path, tries_when_full
 
     def send(self, scope_id: str, text: str) -> None:
-        """Write one line. Blocks while the pipe is full.
+        """Write one line, and repeat it for a while if the pipe is full or has no reader.
 
-        Raises BrokenPipeError when the pipe has no reader, RuntimeError for too long a scope.
+        Raises BrokenPipeError if that does not help, RuntimeError for too long a scope.
         """
         line = text.encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
@@ -58,7 +59,7 @@ class TimerPipe:
 
 
 class AgentTimers:
-    """The timers of this worker that its agent keeps, with their lengths.
+    """A client that sets timers of this worker at its agent, with their lengths.
 
     A call blocks for at most a minute, and raises as `TimerPipe.send` does.
     """

@@ -9,9 +9,9 @@ _T = TypeVar("_T")
 
 
 class CyclingIterator(Iterator[_T]):
-    """Yields the items of `generator_fn(epoch)`, for each epoch from `start_epoch` to `n - 1`.
+    """An iterator over the items of `generator_fn(epoch)` for several epochs.
 
-    The first of these epochs is always there.
+    These are `start_epoch` to `n - 1`; `start_epoch` is always one of them.
     """
 
     def __init__(

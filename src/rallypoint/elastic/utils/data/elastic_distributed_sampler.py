@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class ElasticDistributedSampler:
-    """Yields the indices of this rank's samples from `start_index` on.
+    """A sampler that yields the indices of this rank's samples of a data set from `start_index` on.
 
-    Shuffled by the epoch: the same as torch's. Give it to a `DataLoader` as its `sampler`; call
-    `set_epoch` for each epoch.
+    The order is shuffled, by the epoch, as torch's class of this name does it. Give it to a
+    `DataLoader` as its `sampler`; call `set_epoch` for each epoch.
 
-    `num_replicas` and `rank` are those of the process group, unless they are given. Ranks have
-    equally many samples: the first ones are repeated. Raises ParameterError (a ValueError) for a
-    rank or a start that is out of range.
+    `num_replicas` and `rank` are those of the process group, unless they are given. All ranks get
+    equally many samples; if need be, the first ones are repeated for that. Raises ParameterError
+    (a ValueError) for a rank or a start that is out of range.
     """
 
     def __init__(
