@@ -69,8 +69,8 @@ class CallThread:
         if self.is_closed:
             raise RuntimeError(f"the thread {self._name} is closed")
         if not self._started:
-            self._started = True
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._started = True
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((carried(call), future))
         return future

@@ -11,7 +11,7 @@ from tests.causes.outputs_read import words
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.evidence import Evidence, evidence_in
-from rallypoint.process.causes.handlers import exits_after, is_handled, parsed
+from rallypoint.process.causes.handlers import exits_after, is_handled, is_within_with, parsed
 from rallypoint.process.causes.program import Program
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.causes.told import detail_is_traceback, traceback_of
@@ -260,6 +260,15 @@ def test_A7_a_handler_elsewhere_handles_nothing() -> None:
     assert not is_handled(parsed("no python ("), 1, "ValueError")
     within = "with a:\n    for b in c:\n        try:\n            f()\n        except: pass\n"
     assert is_handled(parsed(within), 4, "ValueError")
+
+
+@pytest.mark.parametrize("before", ["", "for b in c:\n", "match c:\n case 1:\n"])
+def test_A7_a_with_statement_may_handle_an_exception(before: str) -> None:
+    indent = " " * before.count("\n") * 2
+    source = f"{before}{indent}with suppress(ValueError):\n{indent} f()\n"
+    line = source.count("\n")
+    assert is_within_with(parsed(source), line)
+    assert not is_within_with(parsed(source.replace("with suppress(ValueError)", "if a")), line)
 
 
 MAIN = """

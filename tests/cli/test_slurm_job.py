@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from tests.harness.command_line import SameMachine
 
+from rallypoint.cli.parser import parse
 from rallypoint.cli.values import Given
+from rallypoint.cli.watch.asking.find import read_job
 from rallypoint.cli.watch.asking.slurm_job import locate, read_slurm_job
+from rallypoint.cli.watch.status import STATUS
 from rallypoint.config import Endpoint, RegisterConfig
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.integrations.slurm_step import options_of, read_step
@@ -55,6 +59,18 @@ def test_a_record_in_a_shared_home_comes_first(tmp_path: Path) -> None:
     machine = SlurmMachine(None, str(tmp_path))
     found = locate(read_slurm_job(Given("10", "")), machine)
     assert found == ("slurm-10.0", None, RegisterConfig("file", f"{tmp_path}/cluster"))
+
+
+def test_the_commands_that_come_next_find_the_job_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\necho '{RUNS.format(0)}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    scanned = parse(STATUS, ["--slurm", "10", "--token-file", "t"], {})
+    (job,) = read_job(STATUS, scanned, None)
+    assert job.words == "n3:20010 --token-file=t --job slurm-10.0"
 
 
 @pytest.mark.parametrize("told", [None, "", RUNS.format(0).replace("RUNNING", "PENDING")])

@@ -55,7 +55,11 @@ def test_what_is_written_is_read_again() -> None:
 def test_a_status_of_many_nodes_has_those_that_stand_out() -> None:
     cluster = WatchedCluster(SharedSettings("job", 64, 64))
     cluster.nodes(64)
+    cluster.wait(1.0)
+    cluster.fall_silent("node-40")
+    cluster.wait(5.0)
     view = compact(cluster.view, 1010.0).view
+    assert view.nodes[0].node == "node-40"
     assert len(view.nodes) == NODES_WRITTEN
     assert view.nodes_left_out == 64 - NODES_WRITTEN
 

@@ -137,11 +137,11 @@ def spawn_workers(commands: Sequence[WorkerCommand], guard: Guard | None) -> lis
             raise WorkerStartError(command, Stage.EXEC, errno.EINVAL, index)
     signals.keep_exit_statuses()
     report_read, report_write = syscalls.pipe_above_standard_fds()
-    child = _Child(guard.child_fd if guard is not None else None, report_write)
     pids: list[int] = []
     try:
         failed_fork: OSError | None = None
         try:
+            child = _Child(guard.child_fd if guard is not None else None, report_write)
             with signals.blocked(signals.handled_signals()):
                 for index, command in enumerate(commands):
                     pids.append(child.fork(index, command, _candidates(command)))

@@ -214,7 +214,7 @@ def view_of(
         for member in state.members.values()
     )
     if len(nodes) > NODES_SHOWN:
-        nodes = tuple(sorted(nodes, key=_stands_out))
+        nodes = tuple(sorted(nodes, key=stands_out))
     return JobView(
         schema=SCHEMA,
         job=settings.run_id,
@@ -441,7 +441,7 @@ def _node(
     )
 
 
-def _stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
+def stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
     is_usual = node.state in ("running", "done") and not node.cant_log
     return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)
 

@@ -124,6 +124,7 @@ def _has_with(body: list[ast.stmt], line: int) -> bool:
             return True
         parts = (getattr(statement, name, None) or [] for name in ("body", "orelse", "finalbody"))
         inner = [*parts, *(handler.body for handler in getattr(statement, "handlers", ()))]
+        inner += [case.body for case in getattr(statement, "cases", ())]
         return any(_has_with(part, line) for part in inner)
     return False
 

@@ -118,16 +118,26 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
             content.append(bytes(dumps((call.function, args))))
         except Exception as error:
             raise _cant_pickle(call, local_rank, error, dumps) from error
-        fd = memory_file("rallypoint-call")
+        fd = _written(content)
     except BaseException:
         for held in inheritance.fds:
             os.close(held)
         raise
     finally:
         context.set_spawning_popen(None)
-    with os.fdopen(fd, "wb", closefd=False) as file:
-        file.writelines(content)
     return PickledCall(fd, inheritance.fds)
+
+
+def _written(content: list[bytes]) -> int:
+    """Return a new memory file with this content."""
+    fd = memory_file("rallypoint-call")
+    try:
+        with os.fdopen(fd, "wb", closefd=False) as file:
+            file.writelines(content)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _dumps(*, imports_main: bool) -> Callable[[object], memoryview]:

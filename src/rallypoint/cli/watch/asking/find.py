@@ -118,8 +118,12 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
         from rallypoint.cli.watch.asking.slurm_job import locate, read_slurm_job
 
         run_id, endpoint, register = locate(read_slurm_job(slurm), ThisHost())
+        if register is not None:
+            words = _words(scanned, register.where, FOR_DIRECTORIES)
+        else:
+            words = _words(scanned, str(endpoint))
         endpoint = endpoint or Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
-        return [JobAt(run_id, endpoint, register, reading)]
+        return [JobAt(run_id, endpoint, register, reading, given=words)]
     backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
     if backend == "tcp" and where is not None and _is_directory(where.text):
         backend = FOR_DIRECTORIES
