@@ -51,8 +51,7 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
     from rallypoint.core.takeover.handover import Handover, Recovery
 
 LATE_S = 0.5
-"""The delay of a timer, in seconds, above which the coordinator's process counts as not having
-run."""
+"""The delay of a timer, in seconds, above which the coordinator's process had not run."""
 SILENCE_STEP = 1 / 3
 """A share of the lease: a newcomer is told of another agent's silence in steps of this length."""
 
@@ -71,11 +70,10 @@ class Sessions:
         handover: Handover | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Make the sessions of one job.
+        """Make the sessions of one job. `wall_time` converts the host's times for display.
 
-        `wall_time` converts the host's times for display, `wall_ms` gives the Unix time in
-        milliseconds for a new number of the job. `handover` is given if another coordinator can
-        take over, or this one has.
+        `wall_ms` gives the Unix time in milliseconds for a new number of the job. `handover` is
+        given if another coordinator can take over, or this one has.
         """
         self.job, self._wall_ms = job, wall_ms
         settings = job.round.settings
@@ -132,10 +130,7 @@ class Sessions:
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
-        """Give the job's life (run) this number, and tell all agents.
-
-        Only while no worker of that life runs: workers get the number with their round.
-        """
+        """Renumber the life (run) of the job, of which no worker runs yet, and tell all agents."""
         renumber_job(self.job, incarnation)
         return self._tell_incarnation()
 
@@ -152,8 +147,7 @@ class Sessions:
     def attach(self, connection: int, peer: str, hello: m.Attach, now: float) -> list[HostEffect]:
         """Open or resume a session, by the first message of a connection from `peer`.
 
-        An agent whose settings are not the job's is refused, unless the job has ended: then it gets
-        the verdict.
+        An agent with other settings than the job's is refused, or gets an ended job's verdict.
         """
         differences = self.settings.differences(hello.settings)
         if differences and self.verdict is None:
@@ -225,10 +219,7 @@ class Sessions:
         return effects
 
     def connection_closed(self, connection: int, now: float, *, reset: bool) -> None:
-        """Note that a connection ended; the session continues for its grace.
-
-        `reset`: the peer did not end it.
-        """
+        """Note that a connection ended, by its peer or (`reset`) otherwise; the session stays."""
         session = self._by_connection.pop(connection, None)
         if session is not None:
             session.connection, incarnation = None, session.ref.incarnation
@@ -319,8 +310,7 @@ class Sessions:
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
         """Apply an event of the host: a timer, a loss, or a person's request.
 
-        Raises what the job's machine raises. During a takeover only the recovery hears of the
-        event.
+        Raises what the job's machine raises. In a takeover only the recovery hears of the event.
         """
         if self._recovery is not None:
             is_over = self._recovery.hears(event)
@@ -400,10 +390,7 @@ class Sessions:
         return None if self._handover is None else self._handover.recovery
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
-        """Resume the session of an agent that took part in the last coordinator's round.
-
-        Returns whether it did.
-        """
+        """Resume a session of the last coordinator's round, and return whether that succeeded."""
         handover, place = self._handover, hello.place
         if handover is None:
             return False
@@ -492,10 +479,7 @@ class Sessions:
         self._contests.heard(session.ref.incarnation, yes=True)
 
     def _is_used(self, contest: Contest) -> bool:
-        """Return whether another agent that holds the contested id or rank was heard, and stays.
-
-        Then the newcomer is to be refused.
-        """
+        """Return whether the agent that has the contested id or rank was heard, and stays."""
         holder = contest.holder
         is_dead = self.liveness.is_dead(holder.incarnation)
         return contest.is_heard and not is_dead and not is_leaving(self.job, holder)
@@ -554,10 +538,7 @@ class Sessions:
         return found + self._let_in(now) if is_any_gone else found
 
     def _send(self, ref: NodeRef, message: m.ToAgent) -> list[HostEffect]:
-        """Send a message to an agent, if it has a connection.
-
-        Else it is informed when it returns.
-        """
+        """Send a message to an agent if it is connected; else it is informed when it returns."""
         session = self._sessions.get(ref.incarnation)
         if session is None or session.connection is None:
             return []

@@ -24,13 +24,11 @@ MAX_WORKERS_PER_NODE = 4096
 MAX_GIVEN = 2**31 - 1
 """The largest count that an option takes, for example of restarts or lost nodes."""
 MAX_NUMBER = 2**62
-"""The largest number of a round, a message, a life or a coordinator; above it there is room for
-some more."""
+"""The largest number of a round, message, life or coordinator; some room is left above it."""
 MIN_SECONDS = 0.001
 """The shortest time other than 0, in seconds: a shorter lease only keeps the coordinator busy."""
 MAX_SECONDS = 1e9
-"""The longest time of a setting, in seconds: about 30 years. Every clock and timer here can take
-it."""
+"""The longest time of a setting, in seconds: about 30 years, which every clock here can take."""
 MAX_WAIT_S = 86_400.0
 """The longest time in seconds, a day, for which one node may have the others wait for its workers
 to stop."""
@@ -44,8 +42,7 @@ ENGINE_NAMES = ("file", "etcd", "kubernetes")
 """The names of the built-in engines of registers, which store jobs' records; `register/engines.py`
 has a row for each."""
 FOR_DIRECTORIES = "file"
-"""The engine (kind of register) for an endpoint that is a directory, and for records in a shared
-home."""
+"""The engine of registers that keeps records in a directory: an endpoint, or in a shared home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 """The options for a job that any node may lead."""
 BY_ENDPOINT = ("tcp", "c10d", "static")
@@ -72,8 +69,7 @@ class OnJoin(Enum):
 
 
 SETTINGS_UNCOUNTED = 24
-"""The number of settings that an older coordinator is taken to know, which does not say how
-many."""
+"""The number of settings that a coordinator knows which does not say so, as an older one."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):
@@ -83,14 +79,12 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     min_nodes: int = 1
     max_nodes: int = 1
     static: bool = False
-    """Whether group ranks are given by `node_rank`, and the round store shares the endpoint's
-    port."""
+    """Whether `node_rank` gives group ranks, and the round store shares the endpoint's port."""
     max_restarts: int = 0
     """The number of worker failures after which the workers are restarted. Changes of the nodes
     never count."""
     restart_window_s: float = 0.0
-    """The seconds for which a restart counts towards `max_restarts`; 0: for the job's whole
-    life."""
+    """The seconds for which a restart counts towards `max_restarts`; 0: for the whole life."""
     restart_backoff_s: float = 0.0
     """The pause before the first restart, doubled for each further one, at most 60 s."""
     no_restart_exit_codes: tuple[int, ...] = ()
@@ -113,22 +107,19 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """The least age of a round that may end to admit late nodes."""
     on_join: OnJoin = OnJoin.RESTART
     max_node_losses_per_hour: int = 10
-    """The number of rounds in an hour that may lose nodes, however many each; the next one ends the
-    job."""
+    """The rounds in an hour that may lose nodes, however many each; the next one ends the job."""
     hang_timeout_s: float = 0.0
     """The time without progress of a worker that ends the round, once it has reported any; 0: no
     limit. It has to be longer than the longest step, with its checkpoint and its evaluation. Equal
     on all nodes, because a rank that hangs stops all others."""
     reset_grace_s: float = 5.0
-    """How long a node may take to return when its connection broke, rather than that the node
-    closed it."""
+    """How long a node may take to return when its connection broke without being closed by it."""
     stop_patience_s: float = 60.0
     """The extra wait when many nodes are slow to stop at once; 0: none."""
     world_multiple_of: int = 1
     """Every world has a multiple of this number of workers; surplus nodes are on standby."""
     max_no_progress: int = 0
-    """The number of equal failures in a row, without further progress, that ends the job; 0: no
-    limit."""
+    """The number of equal failures in a row without progress that ends the job; 0: no limit."""
     hold_back_after: int = 2
     """The number of failures within an hour after which a machine is held back while the minimum
     remains without it; 0: failures never hold a machine back."""

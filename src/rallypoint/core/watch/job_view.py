@@ -442,6 +442,7 @@ def _node(
 
 
 def stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
+    """Return a key to sort nodes by: conspicuous ones first, then those that are silent longest."""
     is_usual = node.state in ("running", "done") and not node.cant_log
     return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)
 
