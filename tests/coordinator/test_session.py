@@ -173,6 +173,16 @@ async def test_reports_survive_a_cut_connection_in_their_order() -> None:
         await place.coordinator.jobs.wait_empty()
 
 
+async def test_a_session_is_closed_as_soon_as_its_last_report_is_acknowledged() -> None:
+    async with rally(RULES) as place, agent_of(place, place.port) as agent:
+        join = m.Join(1, CANDIDATE)
+        await agent.wait_said(("opened", False))
+        agent.session.report(join)
+        async with asyncio.timeout(LIMIT_S):
+            await agent.session.close(10 * LIMIT_S)
+        assert ("acknowledged", join) in agent.said
+
+
 async def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost() -> None:
     rules = replace(RULES, max_nodes=2, reconnect_grace_s=0.01, reset_grace_s=30.0)
     async with agent_behind_proxy(rules) as (place, proxy, agent):

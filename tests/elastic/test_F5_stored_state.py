@@ -136,6 +136,16 @@ def taken(*requests: bytes | None, skip_gap: bool = False) -> tuple[list[str], i
     return list(shared.round.members), shared.taken
 
 
+@pytest.mark.parametrize(
+    "bad", [b"no request", request("a", settings=replace(SETTINGS, lease_s=9))]
+)
+def test_F5_a_state_that_only_counts_bad_join_requests_is_known_by_its_writer(bad: bytes) -> None:
+    shared = shared_round.new_state(SETTINGS, "life", "before")
+    version = shared.version
+    assert shared_round.take_join_requests(shared, [bad], "w", skip_gap=False) == 1
+    assert (shared.writer, shared.version, list(shared.round.members)) == ("w", version + 1, [])
+
+
 def test_F5_join_requests_are_joins_in_their_order() -> None:
     assert taken(request("b"), request("a")) == (["b", "a"], 2)
     assert taken(request("b"), request("b"), request("b", 2)) == (["b"], 3)

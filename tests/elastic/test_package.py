@@ -49,9 +49,10 @@ def test_torch_reads_the_address_that_we_publish() -> None:
 def test_an_address_that_is_none_and_one_that_does_not_come_are_errors() -> None:
     store = HashStore()
     store.set("MASTER_ADDR", "10.0.0.1")
-    store.set("MASTER_PORT", "many")
-    with pytest.raises(RendezvousStateError, match=r"MASTER_PORT=b'many' are not an address"):
-        RendezvousStoreInfo.build(1, store, None)
+    for port in ("many", "0", "65536"):
+        store.set("MASTER_PORT", port)
+        with pytest.raises(RendezvousStateError, match=f"MASTER_PORT=b'{port}' are not an address"):
+            RendezvousStoreInfo.build(1, store, None)
     empty = HashStore(timeout=0.05)
     with pytest.raises(StoreTimeoutError, match="MASTER_ADDR"):
         RendezvousStoreInfo.build(1, empty, None)

@@ -22,6 +22,7 @@ from tests.harness.proxy import Proxy
 from tests.harness.register_contract import stored
 
 from rallypoint.elastic.etcd.client import EtcdClient
+from rallypoint.elastic.etcd.lease import CommonLease
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from rallypoint.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend
@@ -116,6 +117,15 @@ def test_handlers_that_are_asked_for_by_name_meet_by_etcd(etcd: Etcd, prefix: st
         for each in of_lease
     ]
     assert keys in held, "all of a run is on one lease"
+
+
+def test_a_lease_is_renewed_by_the_ttl_of_the_node_that_made_it(
+    client: EtcdClient, prefix: str
+) -> None:
+    first, second = (CommonLease(client, prefix, ttl) for ttl in (30.0, 7200.0))
+    assert first.number() == second.number()
+    assert second.lasts_s == 30.0
+    client.call("/v3/lease/revoke", {"ID": str(first.number())})
 
 
 @pytest.mark.fault

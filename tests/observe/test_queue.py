@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+
+import pytest
+from tests.harness.unprivileged import become_somebody
 
 from rallypoint.observe.queue import BoundedQueue
 
@@ -52,6 +58,22 @@ def test_a_receiver_that_raises_is_counted_with_its_first_error() -> None:
     assert queue.close(LONG_S) == "3 failed: ValueError: 1 is odd"
     assert got == [0, 2, 4]
     assert queue.lost == 3
+
+
+def test_a_machine_without_room_for_a_thread_stops_nobody_and_what_is_lost_is_counted() -> None:
+    program = (
+        "import resource\n"
+        "from rallypoint.observe.queue import BoundedQueue\n"
+        "queue = BoundedQueue(print)\n"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))\n"
+        "queue.put(1)\n"
+        "print(queue.lost, queue.close(1.0))\n"
+    )
+    command = [*become_somebody(), sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S)
+    if os.geteuid():
+        pytest.skip("other processes of this user count towards its limit")
+    assert run.stdout == "1 1 failed: RuntimeError: can't start new thread\n", run.stderr
 
 
 def test_a_receiver_that_wants_to_end_the_program_is_counted_and_goes_on() -> None:

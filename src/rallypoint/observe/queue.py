@@ -45,17 +45,22 @@ class BoundedQueue(Generic[_T]):
     def put(self, item: _T) -> None:
         """Pass the item to the receiver soon, or drop and count it if the queue is full or closed.
 
-        Never blocks. May be called from any thread. The first call starts the queue's thread.
+        It does so also while the system can't start the queue's thread, which the first call
+        starts. Never blocks. May be called from any thread.
         """
         with self._lock:
             if self._is_closed or self._waiting.qsize() >= self._capacity:
                 self._dropped += 1
                 return
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="rallypoint-queue", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="rallypoint-queue", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # The system can't start one now, perhaps later.
+                    self._failed += 1
+                    self._first_error = self._first_error or f"RuntimeError: {error}"
+                    return
+                self._thread = thread
             self._waiting.put(item)
 
     def close(self, timeout_s: float) -> str:

@@ -205,14 +205,12 @@ class CoordinatorSession:
     async def close(self, timeout_s: float) -> None:
         """Disconnect once every report is acknowledged, or after `timeout_s` seconds.
 
-        While some are not, it waits until the connection ends as well: the coordinator closes it
-        after a leave. It disconnects also if this is cancelled.
+        It disconnects also if this is cancelled.
         """
         try:
             if not self._end.is_all_acknowledged and self._connection is not None:
                 self._all_acknowledged = self._loop.create_future()
-                ends: list[asyncio.Future[Any]] = [self._all_acknowledged, self._connection.lost]
-                await asyncio.wait(ends, timeout=timeout_s)
+                await asyncio.wait([self._all_acknowledged], timeout=timeout_s)
         finally:
             self.abort()
 

@@ -39,6 +39,8 @@ class CommonLease:
         if not 1 <= self._ttl_s < math.inf:
             raise ParameterError(f"ttl={ttl!r}: needs 1 second or more")
         self._number, self._kept_at = 0, 0.0
+        self.lasts_s = self._ttl_s
+        """The ttl of the present lease in seconds, by the node that made it."""
 
     def number(self) -> int:
         """Return the id of the lease in etcd, after renewing it if a third of its ttl has passed.
@@ -46,7 +48,7 @@ class CommonLease:
         Finds or makes a lease if there is none. Blocks. Raises as `EtcdClient.call`.
         """
         now = time.monotonic()
-        if not self._number or now - self._kept_at >= self._ttl_s / KEPT_ALIVE:
+        if not self._number or now - self._kept_at >= self.lasts_s / KEPT_ALIVE:
             if not self._lasts(self._number):
                 self._number = self._find()
             self._kept_at = now
@@ -61,7 +63,9 @@ class CommonLease:
         if not number:
             return False
         answer = self._client.call("/v3/lease/keepalive", {"ID": str(number)})
-        return int(answer.get("result", {}).get("TTL", "0")) > 0
+        ttl_s = int(answer.get("result", {}).get("TTL", "0"))
+        self.lasts_s = float(ttl_s) or self._ttl_s
+        return ttl_s > 0
 
     def _find(self) -> int:
         while True:

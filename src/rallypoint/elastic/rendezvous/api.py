@@ -20,6 +20,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from rallypoint.cli.values import read
+from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.text import naming_parameters
 from rallypoint.elastic.agent.embedded.parameters import OF_A_HANDLER
 from rallypoint.core.settings import MAX_NODES, Setting
@@ -63,7 +64,7 @@ class RendezvousStoreInfo:
         which another program may take before it is used.
         `store` is ours or torch's, and fresh for each round, as `RendezvousInfo.store` is: an
         address that is there already is what the others may return. Raises what the store raises,
-        for example StoreTimeoutError, and RendezvousStateError for a port that is no number.
+        for example StoreTimeoutError, and RendezvousStateError for a port that is not one.
         """
         addr_key = RendezvousStoreInfo.MASTER_ADDR_KEY
         port_key = RendezvousStoreInfo.MASTER_PORT_KEY
@@ -73,7 +74,9 @@ class RendezvousStoreInfo:
             store.set(port_key, str(port))
         addr, found = bytes(store.get(addr_key)), bytes(store.get(port_key))
         try:
-            return RendezvousStoreInfo(addr.decode(), int(found))
+            if not 0 < (number := int(found)) <= MAX_PORT:
+                raise ValueError(number)
+            return RendezvousStoreInfo(addr.decode(), number)
         except ValueError:
             raise RendezvousStateError(
                 f"the store's {addr_key}={addr[:80]!r} and {port_key}={found[:80]!r} are not an "

@@ -106,9 +106,11 @@ class FileTimerServer:
         self._wake_read, self._wake_write = syscalls.pipe_above_standard_fds()
 
     def start(self) -> None:
-        """Start the thread that serves the timers. Call once."""
+        """Start the thread that serves the timers, unless it runs."""
         import threading
 
+        if self._thread is not None:
+            return
         self._stopping = False
         self._thread = threading.Thread(
             target=self._watch, name="rallypoint-FileTimerServer", daemon=self._daemon

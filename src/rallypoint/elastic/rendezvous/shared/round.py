@@ -143,6 +143,9 @@ def take_join_requests(
             apply(shared, NodeJoined(request.ref, request.seq, request.candidate, settings), writer)
         taken += 1
     shared.taken += taken
+    if taken and shared.writer != writer:  # None of them has joined.
+        shared.version += 1
+        shared.writer = writer
     return taken
 
 
