@@ -208,7 +208,7 @@ class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluati
 
     def __init__(self, name: str) -> None:
         if not is_phase_name(name) or name == "start":
-            needs = "needs 1 to 24 letters, digits, _ or -, and not start"
+            needs = "needs 1 to 24 letters, digits, _ or -, with a letter or digit, and not start"
             raise ValueError(f"phase({name!r}): {needs}")
         self.name = name
 
