@@ -331,7 +331,10 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def method(self) -> StartMethod:
-        """The start method that was asked for, or the default for the kind of program."""
+        """The start method that was asked for.
+
+        By default, forkserver for a function or with `preload`, else spawn.
+        """
         if self.start_method is not None:
             return self.start_method
         return StartMethod.FORKSERVER if self.function or self.preload else StartMethod.SPAWN

@@ -24,7 +24,7 @@ _MAX_BYTES = 255
 
 
 def machine_name(given: str, address: str) -> str:
-    """Return the name of this machine; empty: no reliable one is known.
+    """Return the name of this machine since its boot; empty: no reliable one is known.
 
     `given` is a name from the user, which is returned as it is; `address` is the address by which
     peers reach this node.

@@ -163,7 +163,7 @@ class LeadingNode:
         )
 
     def _sweep(self) -> None:
-        """Start a thread, once, that removes the records of jobs that have ended.
+        """Start a thread, once, that removes the records that no job has changed for a week.
 
         One node of each job does so, in the background, because a place may be large or slow.
         """

@@ -47,7 +47,10 @@ class WorkerRequests:
         self._hangs: HangWatch | None = None
 
     def begin(self, round_: RunningRound) -> None:
-        """Begin to pass requests to these workers of a round, which have been started."""
+        """Begin to pass requests to the workers of this round, which have been started.
+
+        They are watched for hangs if there is a hang timeout.
+        """
         self.end()
         self._round = round_
         self._checkpoints = Checkpoints(self._config, self._actions, round_)

@@ -224,10 +224,10 @@ class HostedJobs:
         return [*self._ended, *self._jobs.values()]
 
     def _no_room(self, hello: m.Attach) -> str:
-        """Return why no other life of a job can be hosted.
+        """Return why no further life of a job can be hosted for the agent that attaches.
 
-        Empty: it can, or this agent needs none. A job that all agents have left is forgotten to
-        make room.
+        Empty: one can, or its job runs here, or its own life of the job is known. A job that all
+        agents have left is forgotten to make room.
         """
         run_id = hello.settings.run_id
         job = self._jobs.get(run_id)

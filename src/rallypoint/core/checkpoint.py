@@ -270,7 +270,9 @@ def answer(
 ) -> SaveAnswer | None:
     """Return the answer that the agent has to send now; None: nothing yet, or nothing new.
 
-    There is one once each listening worker has saved or exited with 0, or a worker has failed.
+    There is one once each awaited worker has saved or exited with 0, or a worker has failed. The
+    `listeners` are awaited, or all workers if a signal has asked each.
+
     `listeners` and `saved` are the local ranks that look for requests, and that have saved since
     the request. `exits` are the exits of workers of this round.
 

@@ -204,7 +204,8 @@ class JobState(Struct):
 def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> JobState:
     """Return the state of a job without nodes.
 
-    `former` agents of its former life may still run workers, so that no round is formed yet.
+    `former` is how many agents of its former life may still run workers; unless it is 0, no round
+    is formed yet.
     """
     return JobState(RoundState(settings, held=former > 0), incarnation, former=former)
 

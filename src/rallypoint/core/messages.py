@@ -388,7 +388,7 @@ class Refused(Struct, frozen=True, array_like=True, tag=2):
 class Ack(Struct, frozen=True, array_like=True, tag=3):
     """The acknowledgement of all reports up to this number, which need not be sent again.
 
-    To a candidate, which is no node of the job: this heartbeat arrived.
+    To a candidate for the lead, which is no node of the job: the heartbeat of this number arrived.
     """
 
     number: int

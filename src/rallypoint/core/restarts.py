@@ -40,7 +40,8 @@ HANG = "hang"
 LIVED_S = 60.0
 """The lifetime in seconds that counts as progress for workers that report no steps."""
 MAX_LINE = 400
-"""The most characters of a last line that are kept and compared."""
+"""The most characters of the line by which failures are compared: the exception's first line, else
+the last line of the output."""
 _LONGEST = 30
 """The most doublings, so that no power overflows."""
 

@@ -156,7 +156,8 @@ class ReportedRound(Struct, frozen=True, array_like=True):
     """The seconds since the node began to stop its workers, or they had all ended; None: not
     known."""
     end: EndReason | None = None
-    """The reason of its end; None: it is active, or the job's end ended it."""
+    """The reason of its end; None: it is active, the job's end ended it, or this node was not told
+    why."""
     phases: tuple[float | None, ...] = ()
     """The seconds of each of `PHASES` on this node; None: not known."""
     failure: WorkerExit | None = None

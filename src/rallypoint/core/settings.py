@@ -99,7 +99,7 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     join_timeout_s: float = 600.0
     """How long a forming round may lack nodes before the job ends."""
     last_call_s: float = 30.0
-    """How long a first round waits for more nodes than the minimum, in seconds."""
+    """How long a first round, or one after all nodes were lost, waits for more than the minimum."""
     join_settle_s: float = 10.0
     """The time without a new node after which late nodes are admitted."""
     join_settle_max_s: float = 60.0

@@ -140,16 +140,16 @@ _slot: memoryview | None = None
 def progress(
     step: int, total: int | None = None, loss: float | None = None, tokens: int | None = None
 ) -> None:
-    """Report that this worker has completed a step.
+    """Report that this worker has completed the step with the number `step`.
 
     Cheap enough for every step.
 
     `--hang-timeout` watches these calls: call it where the script would not arrive if it hung. The
     first call also lets the agent request the stacks of this process's threads.
 
-    `total` is the number of steps, `tokens` the number of tokens so far. An omitted value stays as
-    it was last reported. `loss` may be anything that becomes a float; a tensor on a device makes
-    the call wait for the device. Under `rallypoint run`, raises TypeError, ValueError or
+    `total` is the number of steps, `tokens` the number of tokens so far. These and `loss` may be
+    omitted, and stay as they were last reported. `loss` may be anything that becomes a float; a
+    tensor on a device makes the call wait for the device. Under `rallypoint run`, raises TypeError, ValueError or
     OverflowError for a value that is no number.
     """
     slot = _slot

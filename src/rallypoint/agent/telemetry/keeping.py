@@ -91,7 +91,8 @@ class Keeping(Observer):
         """Why the last writing failed; empty: it did not."""
         self._tell: Callable[[str, str], None] = lambda path, why: None
         self._has_end = False
-        """Whether the record that was written last says how the job ended."""
+        """Whether the record that was written last says how the job ended; only then does `close`
+        return its directory."""
         self.path = ""
         """The directory of the job's record, once something was written there."""
 

@@ -281,7 +281,7 @@ def _place(line: Line) -> None:
 
 
 def _without_hosts(line: Line) -> None:
-    """Take off the options that only `rallypoint launch` has, and replace them where possible.
+    """Take `--env`, `--chdir` and `--ssh`, which `rallypoint run` does not have, off its command.
 
     Variables go before the command; a directory becomes a remark.
     """

@@ -93,7 +93,10 @@ class Kept(Struct):
 
     @property
     def newest(self) -> NodeNote | None:
-        """The note with the most knowledge; None: there are no notes."""
+        """The node's note that knows most; None: there are no notes.
+
+        That is one with the job's end, else one with its host, else the latest.
+        """
         return max(self.notes, key=_how_much_it_knows, default=None)
 
     @property
@@ -327,7 +330,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
 
 
 def events_of(kept: Kept) -> Recorded:
-    """Return the kept events.
+    """Return the kept history of the job, with its events.
 
     Raises RendezvousConnectionError where they are elsewhere, or can't be read.
     """

@@ -108,7 +108,7 @@ class SteppingDown:
         self._deference = deference
         self._hears_since: float | None = None
         """The time since when a silence of nodes counts: half a lease after the first check, or the
-        end of the last pause. None: it was never checked."""
+        end of a later pause. None: it was never checked."""
         self._asked_at, self._sure_at = 0.0, -inf
         self._alone_since: float | None = None
 

@@ -166,9 +166,9 @@ def is_kept_file(name: str) -> bool:
 def to_remove(
     found: Sequence[KeptDir], own: str, jobs_max: int = JOBS_MAX, bytes_max: int = BYTES_MAX
 ) -> list[str]:
-    """Return the directories to remove so that the rest is within the limits.
+    """Return the directories to remove so that the rest is within the limits; never `own`.
 
-    They are the oldest ones, and never `own`.
+    Newer ones stay rather than older ones, except one that is too large for the limit by itself.
     """
     gone, size = [], 0
     newest_first = sorted(found, key=lambda one: (one.name == own, one.newest), reverse=True)

@@ -91,7 +91,7 @@ def multi_get(keys: Sequence[bytes]) -> Operation[list[bytes]]:
 
 
 def check(keys: Sequence[bytes]) -> Operation[bool]:
-    """Return whether all of the keys are there."""
+    """Return, as an operation of a c10d client, whether all of the keys are there."""
     for chunk in _chunks(keys):
         if not (yield Exchange(wire.check(chunk), wire.read_check)):
             return False

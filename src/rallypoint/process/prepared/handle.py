@@ -30,8 +30,8 @@ FORK_TIMEOUT_S = 5.0
 """The time limit in seconds for each answer of the prepared process while it forks workers. One
 that does not answer by then is replaced."""
 KEPT_AT_ONE = ("OPENBLAS_NUM_THREADS",)
-"""The variables that are 1 in a prepared process, because native thread pools would start when
-their library is imported; workers get their own values."""
+"""The variables that are 1 in a prepared process, because OpenBLAS would start its threads when it
+is imported. Workers get their own values."""
 
 _LENGTH = struct.Struct("=I")
 

@@ -140,7 +140,7 @@ class Part(Struct):
 
 
 def step(part: Part, event: PartEvent, at: float) -> list[PartEffect]:
-    """Apply one event to the part's state, and return what the caller must do, in order."""
+    """Apply one event to the state of this node's part in the job; return what to do, in order."""
     match event:
         case m.Join():
             part.is_idle = True

@@ -68,12 +68,12 @@ class AgentTimers:
         self._pipe = TimerPipe(path, AGENT_TRIES)
 
     def begin(self, scope_id: str, after_s: float) -> None:
-        """Start the timer of this scope, which expires after `after_s` seconds."""
+        """Have the agent start the timer of this scope of this process, for `after_s` seconds."""
         line = format_timer_line(
             os.getpid(), scope_id, time.time() + after_s, int(signal.SIGKILL), after_s
         )
         self._pipe.send(scope_id, line)
 
     def release(self, scope_id: str) -> None:
-        """Release the timer of this scope."""
+        """Have the agent release the timer of this scope of this process."""
         self._pipe.send(scope_id, format_timer_line(os.getpid(), scope_id, RELEASE, 0))
