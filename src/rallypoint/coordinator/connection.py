@@ -147,8 +147,8 @@ class ServerConnection(FramedConnection):
         """Whether the peer is a person's command that has sent `DrainNode`, and so reads
         `DrainAnswer` instead of `Answer`."""
         self.ended_by_peer = False
-        """Whether the peer has closed its sending side, as the kernel does for a process that ended.
-        Its session then has the shorter grace."""
+        """Whether the peer has closed its sending side, as the kernel does when a process ends. Its
+        session then has the shorter grace."""
         self.owner: object | None = None
         """The owner of this connection's messages, as the coordinator sets it: at first the run id,
         then the job or another handler."""

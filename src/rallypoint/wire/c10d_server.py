@@ -36,14 +36,17 @@ from rallypoint.wire.c10d_fields import (
 
 
 class Set(Struct, frozen=True, gc=False):
-    """The c10d client's request to store a value under a key, in place of an earlier one. It has no answer."""
+    """A c10d client's request to store a value under a key, in place of an earlier one.
+
+    It has no answer.
+    """
 
     key: bytes
     value: bytes
 
 
 class CompareSet(Struct, frozen=True, gc=False):
-    """The c10d client's request to store `desired` under a key if the key has the value `expected`.
+    """A c10d client's request to store `desired` under a key if the key has the value `expected`.
 
     A missing key matches an empty `expected`. The answer is the value that the key has afterwards;
     for a key that is still missing, it is `expected`.
@@ -55,13 +58,13 @@ class CompareSet(Struct, frozen=True, gc=False):
 
 
 class Get(Struct, frozen=True, gc=False):
-    """The c10d client's request for the value of a key. The answer for a missing key is an empty value."""
+    """A c10d client's request for the value of a key; that of a missing key is empty."""
 
     key: bytes
 
 
 class Add(Struct, frozen=True, gc=False):
-    """The c10d client's request to add to a counter, kept as decimal text; a missing key counts as 0.
+    """A c10d client's request to add to a counter, kept as decimal text; a missing key counts as 0.
 
     The answer is the sum.
     """
@@ -77,7 +80,7 @@ class Check(Struct, frozen=True, gc=False):
 
 
 class WaitKeys(Struct, frozen=True, gc=False):
-    """The c10d client's request to wait for all of these keys.
+    """A c10d client's request to wait for all of these keys.
 
     The answer comes when each has been there at some time since.
     """
@@ -86,24 +89,27 @@ class WaitKeys(Struct, frozen=True, gc=False):
 
 
 class CountKeys(Struct, frozen=True, gc=False):
-    """The c10d client's request for the number of keys, without queues."""
+    """A c10d client's request for the number of keys, without queues."""
 
 
 class DeleteKey(Struct, frozen=True, gc=False):
-    """The c10d client's request to delete a key. The answer is how many keys were deleted, 0 or 1."""
+    """A c10d client's request to delete a key. The answer is how many were deleted, 0 or 1."""
 
     key: bytes
 
 
 class Append(Struct, frozen=True, gc=False):
-    """The c10d client's request to lengthen a value; a missing key counts as empty. It has no answer."""
+    """A c10d client's request to lengthen a value; a missing key counts as empty.
+
+    It has no answer.
+    """
 
     key: bytes
     value: bytes
 
 
 class MultiGet(Struct, frozen=True, gc=False):
-    """The c10d client's request for the values of several keys.
+    """A c10d client's request for the values of several keys.
 
     The answer has them in order, empty for a missing key.
     """
@@ -112,7 +118,7 @@ class MultiGet(Struct, frozen=True, gc=False):
 
 
 class MultiSet(Struct, frozen=True, gc=False):
-    """The c10d client's request to store several pairs of key and value at once.
+    """A c10d client's request to store several pairs of key and value at once.
 
     No client ever sees only some of them. It has no answer.
     """
@@ -121,27 +127,27 @@ class MultiSet(Struct, frozen=True, gc=False):
 
 
 class CancelWait(Struct, frozen=True, gc=False):
-    """The c10d client's request to give up the client's pending `WaitKeys` or `Barrier`.
+    """A c10d client's request to give up the client's pending `WaitKeys` or `Barrier`.
 
     It is answered even if none is pending.
     """
 
 
 class Ping(Struct, frozen=True, gc=False):
-    """The c10d client's request for an answer with the same number."""
+    """A c10d client's request for an answer with the same number."""
 
     nonce: int
 
 
 class QueuePush(Struct, frozen=True, gc=False):
-    """The c10d client's request to put an item at the end of a queue. It has no answer."""
+    """A c10d client's request to put an item at the end of a queue. It has no answer."""
 
     key: bytes
     value: bytes
 
 
 class QueuePop(Struct, frozen=True, gc=False):
-    """The c10d client's request to take the first item of a queue.
+    """A c10d client's request to take the first item of a queue.
 
     The answer is the length before, then the item if there was one.
     """
@@ -150,17 +156,20 @@ class QueuePop(Struct, frozen=True, gc=False):
 
 
 class QueueLength(Struct, frozen=True, gc=False):
-    """The c10d client's request for the number of items in a queue, without those reserved for other clients."""
+    """A c10d client's request for the length of a queue.
+
+    Items that are reserved for other clients do not count.
+    """
 
     key: bytes
 
 
 class ListKeys(Struct, frozen=True, gc=False):
-    """The c10d client's request for the names of all keys, without queues."""
+    """A c10d client's request for the names of all keys, without queues."""
 
 
 class Barrier(Struct, frozen=True, gc=False):
-    """The c10d client's request to count one more client at a barrier.
+    """A c10d client's request to count one more client at a barrier.
 
     The answer comes when `world_size` have been counted.
     """

@@ -149,8 +149,8 @@ def progress(
 
     `total` is the number of steps, `tokens` the number of tokens so far. These and `loss` may be
     omitted, and stay as they were last reported. `loss` may be anything that becomes a float; a
-    tensor on a device makes the call wait for the device. Under `rallypoint run`, raises TypeError, ValueError or
-    OverflowError for a value that is no number.
+    tensor on a device makes the call wait for the device. Under `rallypoint run`, raises TypeError,
+    ValueError or OverflowError for a value that is no number.
     """
     slot = _slot
     if slot is None:
