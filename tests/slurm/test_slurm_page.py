@@ -18,6 +18,7 @@ WORLDS = {
     "--standalone": ["1"] * 4,
     "--env-style jax": ["2"] * 2,
     "--nodes 3": ["3"] * 3,
+    "rallypoint run --spares 1": ["3"] * 3,
     "sbatch train": ["3"] * 3,
 }
 """By the first of these words that a line has: the world sizes that its workers are told."""

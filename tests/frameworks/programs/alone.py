@@ -7,4 +7,5 @@ import faults
 
 for step in range(20):
     faults.at(step)
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "with", sys.prefix, flush=True)
+rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+sys.stdout.write(f"rank {rank} of {world} with {sys.prefix}\n")  # `print` writes it in parts.
