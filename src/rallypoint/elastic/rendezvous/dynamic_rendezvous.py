@@ -365,7 +365,7 @@ class RendezvousTimeout:
     def close(self) -> timedelta:
         """The time limit for nodes to ask for the next round after one has ended.
 
-        A node that does not is lost.
+        A node that does not is lost. Also the limit of `set_closed`, `leave` and `shutdown`.
         """
         return self._close
 

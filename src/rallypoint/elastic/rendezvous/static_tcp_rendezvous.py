@@ -89,7 +89,10 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
 
     @property
     def why_over(self) -> str:
-        """The reason why this node's last round ended, one sentence; empty if none has ended."""
+        """The reason why this node's last round ended, one sentence.
+
+        Empty if none has ended, and once this node has left the job.
+        """
         member = self._member
         return member.state.why_over if member is not None else ""
 

@@ -87,7 +87,9 @@ class FileStore(Store):
         return self._file_name
 
     def close(self) -> None:
-        """Close this object, and remove the file if it was the last one; may be called again.
+        """Close this object, and remove the file in the case that the class names.
+
+        May be called again.
 
         Raises StoreError.
         """

@@ -243,8 +243,9 @@ class SimpleElasticAgent(SpecAgent):
     """An agent whose workers are run by four hooks.
 
     The hooks are called one at a time, except that `_stop_workers` may be called while
-    `_monitor_workers` waits. All but `_shutdown` are called in separate threads. `shutdown_timeout`
-    is the time that `_stop_workers` may take, in seconds; `run` raises if it takes 5 s more.
+    `_monitor_workers` runs. All but `_shutdown` are called in other threads than `run` is.
+    `shutdown_timeout` is the time that `_stop_workers` may take, in seconds; `run` raises if it
+    takes 5 s more.
     """
 
     @abstractmethod

@@ -223,7 +223,9 @@ class HandlerMembership:
         self.member: TcpMember | None = None
         """The member that takes part in the job; None before the first call and after leaving."""
         self._session: CoordinatorSession | None = None
-        """The last member's session, even if it was closed; None after a job that has timed out."""
+        """The last member's session, even if it was closed.
+
+        None before the first `connect`, and after leaving a job that has timed out."""
         self.local_host = ""
         """The local address of the connection to the coordinator; empty before there is one."""
         self.closed = ""

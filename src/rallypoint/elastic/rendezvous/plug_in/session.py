@@ -116,7 +116,10 @@ class HandlerSession(CoordinatorSession):
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """Handle a report of the agent: pass it on to the coordinator, unless none is known now."""
+        """Handle a report of the agent: pass it on to the coordinator.
+
+        A `Join` may first have the handler asked for its next round.
+        """
         self._step(report)
 
     def claim(self) -> m.Claim:
