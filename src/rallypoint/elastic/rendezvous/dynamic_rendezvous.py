@@ -329,8 +329,8 @@ _FURTHER = frozenset(SharedSettings.__struct_fields__) - {
     "last_call_s",
     "lease_s",
 }
-"""The settings that all nodes must agree on, without those that the timeouts and the keep-alive
-fields of `RendezvousSettings` give."""
+"""The names of the settings that all nodes must agree on, without the join timeout, the last call
+and the lease: `RendezvousSettings` has other fields for these."""
 
 
 class RendezvousTimeout:

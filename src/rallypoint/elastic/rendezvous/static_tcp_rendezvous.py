@@ -60,8 +60,9 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
 
     Call `shutdown` when the job is over, and `leave` when the job continues without this node.
 
-    The coordinator lives in the process whose handler could bind the endpoint, until every node has
-    gone. That process must not end earlier, and `leave` keeps the coordinator. `shutdown` ends the
+    The coordinator is that of `rallypoint serve` at the endpoint, or lives in the process whose
+    handler could bind the endpoint, until every node has gone. That process must not end earlier,
+    and `leave` keeps the coordinator. `shutdown` ends the
     job as cancelled, unless the job has ended or this node has left it. In the process that hosts
     the coordinator, `shutdown` waits until every node has gone, at most the close timeout.
     """

@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 5.0
 """How long a `_stop_workers` may still take after its grace, in seconds."""
 LOOK_S = 1.0
 """The longest time, in seconds, that a stop waits for a running `_monitor_workers` to return; the
-monitor interval if that is shorter."""
+monitor interval if that is shorter. After it `_stop_workers` is called all the same."""
 UNKNOWN_FAILURE = 1
 """The exit code of a failed worker for which `_monitor_workers` gave none, or gave 0."""
 

@@ -218,7 +218,7 @@ class HandlerMembership:
         self._settings, self._on_change = settings, on_change
         self._connecting = asyncio.Lock()
         self._hosted: Coordinator | None = None
-        """The coordinator that lives in this process; None if it lives elsewhere."""
+        """The coordinator, if it lives in this process and is not closed; else None."""
         self._lingering: asyncio.Task[None] | None = None
         self.member: TcpMember | None = None
         """The member that takes part in the job; None before the first call and after leaving."""

@@ -289,7 +289,10 @@ class SharedMember:
             return None
 
     def _patience(self) -> float:
-        """Return how long, in seconds, this node lets the leader and nodes before it act first."""
+        """Return how long after the end of a timer this node acts on it, in seconds.
+
+        The leader acts at once; other members leave time to the leader and to those before them.
+        """
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 
