@@ -365,7 +365,8 @@ class RendezvousTimeout:
     def close(self) -> timedelta:
         """The time limit for nodes to ask for the next round after one has ended.
 
-        A node that does not is lost. Also the limit of `set_closed`, `leave` and `shutdown`.
+        A node that does not is lost. With a shared store it also limits `set_closed`, `leave` and
+        `shutdown`.
         """
         return self._close
 

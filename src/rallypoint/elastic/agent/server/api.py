@@ -174,8 +174,8 @@ class SpecAgent(ElasticAgent):
     def worker_environ(self, worker: Worker) -> dict[str, str]:
         """Return the environment for this worker in the newest round, for use in `_start_workers`.
 
-        It is the environment of this process, without the job's token, and with RANK, MASTER_ADDR
-        and all other variables of torchrun.
+        It is the environment of this process, without the job's token and a scheduler's variables
+        for its task, and with RANK, MASTER_ADDR and all other variables of torchrun.
         """
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
