@@ -104,11 +104,12 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         return member is not None and member.state.is_attached
 
     def finish(self) -> bool:
-        """Report the success of this node's workers, and shut down; return False if that failed.
+        """Report the success of this node's workers, and shut down.
 
         The job succeeds when the workers of all nodes have. The process that hosts the coordinator
         waits without a limit until the other nodes have gone. If the round is over already, the
-        workers' success does not count, and the job is closed.
+        workers' success does not count, and the job is closed as cancelled. Returns False only if
+        the job could not be closed.
         """
         return self._run(partial(self._shut_down, succeeded=True))
 

@@ -103,7 +103,9 @@ class HandlerSession(CoordinatorSession):
         self._calls: set[asyncio.Task[None]] = set()
         self._raised: Exception | None = None
         self._refused = 0
-        """The number of coordinators in a row that did not answer at their published addresses."""
+        """The number of attempts in a row in which no coordinator answered where one was published.
+
+        Nothing listened there, or another program."""
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
