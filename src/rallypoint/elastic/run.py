@@ -302,7 +302,7 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
 
 class _PrintScript(argparse.Action):
-    """The parser's action that prints a shell's completions, and ends the program."""
+    """The parser's action that prints the completion script of a shell, and ends the program."""
 
     def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
         _namespace, shell, *_spelled = given

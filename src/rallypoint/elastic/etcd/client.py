@@ -73,8 +73,9 @@ class EtcdClient:
         Members are asked in turn until one answers. Blocks for 5 s at most. The request may be
         executed twice, and also if an error is raised.
 
-        Raises RendezvousConnectionError if no member answers, AccessError for a user that etcd
-        refuses, and ParameterError if no endpoint is an etcd.
+        Raises RendezvousConnectionError if no member answers, and for most refusals of etcd;
+        AccessError for a user or password that etcd refuses; ParameterError if no endpoint is an
+        etcd, or a file for TLS can't be used.
         """
         with self.gateway() as gateway:
             return gateway.call(path, body)

@@ -18,7 +18,7 @@ from rallypoint.register.etcd.gateway import encoded
 TTL_S = 7200
 """Torch's default for the ttl, in seconds."""
 KEPT_ALIVE = 3
-"""The number of renewals in one ttl."""
+"""The divisor of the ttl: `number` renews the lease once a third of the ttl has passed."""
 
 
 class CommonLease:
@@ -28,11 +28,11 @@ class CommonLease:
     """
 
     def __init__(self, client: EtcdClient, key: str, ttl: float | None = None) -> None:
-        """Make an object for the lease to which `key` of etcd is attached; it may not exist yet.
+        """Make an object for the lease to which `key` of etcd is attached; neither need exist yet.
 
-        It lasts `ttl` seconds without a renewal (None: two hours). The `ttl` of the node that makes
-        the lease counts for all nodes. Does no I/O. Raises ParameterError for a `ttl` below 1 s, or
-        without an end.
+        A lease lasts `ttl` seconds without a renewal (None: two hours). The `ttl` of the node that
+        makes the lease counts for all nodes. Does no I/O. Raises ParameterError for a `ttl` below
+        1 s, or without an end.
         """
         self._client, self._key = client, encoded(key)
         self._ttl_s = TTL_S if ttl is None else ttl

@@ -213,17 +213,17 @@ class PContext(ABC):
 
     @property
     def filtered_stdout(self) -> str:
-        """The file of the stdout lines that match `duplicate_stdout_filters`.
+        """The path for all processes' stdout lines that match `duplicate_stdout_filters`.
 
-        Empty without filters.
+        Without such filters nothing is written there. Empty if `logs_specs` chose no path.
         """
         return self._dest.filtered_stdout
 
     @property
     def filtered_stderr(self) -> str:
-        """The file of the stderr lines that match `duplicate_stderr_filters`.
+        """The path for all processes' stderr lines that match `duplicate_stderr_filters`.
 
-        Empty without filters.
+        Without such filters nothing is written there. Empty if `logs_specs` chose no path.
         """
         return self._dest.filtered_stderr
 

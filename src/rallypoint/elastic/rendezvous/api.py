@@ -183,7 +183,8 @@ class RendezvousHandler(ABC):
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round, block until it has formed, and return its outcome.
 
-        Blocks for the join timeout at most. No process of an earlier round may live on this node.
+        Blocks for the join timeout at most; the time that this node stands by, because a full round
+        does not need it, has no limit. No process of an earlier round may live on this node.
         Raises RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError,
         RendezvousStateError, and RendezvousGracefulExitError, which is no failure: this node is
         not needed. May be called again after a timeout.
@@ -199,10 +200,10 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
-        """Return a number above 0 if this node's round is over, else 0. Does not block for long.
+        """Return a number above 0 if this node's round is over and the job is not, else 0.
 
         Above 0, the program is to call `next_rendezvous` again. Late nodes do not count before
-        they are to be admitted.
+        they are to be admitted. Does not block for long.
         """
 
     @abstractmethod

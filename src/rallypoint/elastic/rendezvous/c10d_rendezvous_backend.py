@@ -52,10 +52,12 @@ DEFAULT_PORT = DEFAULT_COORDINATOR_PORT
 READ_TIMEOUT_S = 60
 MAX_JOIN_REQUESTS = 1024
 KEPT_STATES = 4
-"""The number of older states that are kept, for nodes that have read only the state's name yet."""
+"""The number of states replaced by this node that it leaves in the store for a while.
+
+They are for nodes that have read only the state's name yet."""
 KEPT_ANNOUNCEMENTS = 32
-"""The number of older keys that announce a newer state and are kept, for nodes that will wait for
-one."""
+"""The number of keys, each of which announced that this node replaced a state, that it leaves in
+the store for a while: for nodes that have read the older state and will wait for a newer one."""
 FIRST_POLL_S = 0.005
 LONGEST_POLL_S = 0.1
 POLL_SLICE_S = 0.25
@@ -105,7 +107,10 @@ class C10dRendezvousBackend(RendezvousBackend):
         return self._ask(lambda: self._wait(self._next_key(token or b""), timeout))
 
     def stop_waiting(self) -> None:
-        """End the running calls of `wait_for_change`; later calls may wait again."""
+        """End the running calls of `wait_for_change`, in a TCPStore or a FileStore.
+
+        Later calls may wait again.
+        """
         waiting, self._waiting = self._waiting, None
         if isinstance(waiting, TCPStore | FileStore):
             waiting.close()

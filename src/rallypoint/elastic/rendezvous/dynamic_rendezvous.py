@@ -329,8 +329,8 @@ _FURTHER = frozenset(SharedSettings.__struct_fields__) - {
     "last_call_s",
     "lease_s",
 }
-"""The settings that all nodes must agree on, without those that the timeouts and the keep-alive
-fields of `RendezvousSettings` give."""
+"""The names of the settings that all nodes must agree on, without the join timeout, the last call
+and the lease: `RendezvousSettings` has other fields for these."""
 
 
 class RendezvousTimeout:
@@ -365,7 +365,8 @@ class RendezvousTimeout:
     def close(self) -> timedelta:
         """The time limit for nodes to ask for the next round after one has ended.
 
-        A node that does not is lost.
+        A node that does not is lost. With a shared store it also limits `set_closed`, `leave` and
+        `shutdown`.
         """
         return self._close
 

@@ -56,7 +56,8 @@ class EtcdRendezvousBackend(EtcdBackend):
 
         None is `/rendezvous` below the client's prefix: by default /rallypoint/rendezvous. etcd
         deletes all keys of the run within `ttl` seconds after its last node's last heartbeat (None:
-        two hours). That must be longer than some heartbeats. Does no I/O. Raises ParameterError.
+        two hours). That must be several intervals of heartbeats. Does no I/O. Raises
+        ParameterError.
         """
         if key_prefix is None:
             key_prefix = f"{client.config.prefix}/rendezvous"

@@ -76,11 +76,12 @@ class EtcdServer:
     ) -> None:
         """Start the server, and return when it answers.
 
-        A port that another program took meanwhile is replaced, at most `num_retries` times.
-        `stderr` is a file or a descriptor for the server's messages; with None they are shown only
-        if the start fails. Blocks for at most `timeout`, seconds or a timedelta. Raises
-        ParameterError if there is no etcd program or the server runs already, and
-        InfrastructureError with the server's last message if it does not start.
+        A port that another program took meanwhile is replaced, at most `num_retries` times, and
+        only if `stderr` is None. `stderr` is a file or a descriptor for the server's messages; with
+        None they are shown only if the start fails. Blocks for at most `timeout`, seconds or a
+        timedelta. Raises ParameterError if there is no etcd program or the server runs already, and
+        InfrastructureError if it does not start, with the server's last message if `stderr` is
+        None.
         """
         if self._program is not None:
             raise ParameterError(f"this EtcdServer runs already, at {self.get_endpoint()}")
@@ -119,7 +120,8 @@ class EtcdServer:
     ) -> str | None:
         """Start etcd on a free port and wait for an answer; return None if it came.
 
-        Else etcd is stopped, and its messages are returned, or the reason if it wrote none.
+        Else etcd is stopped, and the text returned is the end of its messages; without any, or with
+        a `stderr`, it says that etcd did not answer in time, or is empty: etcd has ended.
         """
         self._port = get_free_port()
         directory = os.path.join(tempfile.gettempdir(), f"rallypoint-etcd-{os.urandom(8).hex()}")

@@ -69,7 +69,7 @@ AGAIN_S = 0.3
 WATCH_S = 30.0
 """The longest watch, in seconds; after it the awaited key is read again."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.002, 0.2
-"""The shortest and the longest pause, in seconds, of writers that change one value at once."""
+"""The first and the last limit, in seconds, of the random pauses of writers of one value."""
 
 EtcdAnswer = dict[str, Any]
 EtcdPair = dict[str, str]

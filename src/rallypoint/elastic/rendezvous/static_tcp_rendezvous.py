@@ -60,8 +60,9 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
 
     Call `shutdown` when the job is over, and `leave` when the job continues without this node.
 
-    The coordinator lives in the process whose handler could bind the endpoint, until every node has
-    gone. That process must not end earlier, and `leave` keeps the coordinator. `shutdown` ends the
+    The coordinator is that of `rallypoint serve` at the endpoint, or lives in the process whose
+    handler could bind the endpoint, until every node has gone. That process must not end earlier,
+    and `leave` keeps the coordinator. `shutdown` ends the
     job as cancelled, unless the job has ended or this node has left it. In the process that hosts
     the coordinator, `shutdown` waits until every node has gone, at most the close timeout.
     """
@@ -89,7 +90,10 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
 
     @property
     def why_over(self) -> str:
-        """The reason why this node's last round ended, one sentence; empty if none has ended."""
+        """The reason why this node's last round ended, one sentence.
+
+        Empty if none has ended, and once this node has left the job.
+        """
         member = self._member
         return member.state.why_over if member is not None else ""
 
@@ -100,11 +104,12 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         return member is not None and member.state.is_attached
 
     def finish(self) -> bool:
-        """Report the success of this node's workers, and shut down; return False if that failed.
+        """Report the success of this node's workers, and shut down.
 
         The job succeeds when the workers of all nodes have. The process that hosts the coordinator
         waits without a limit until the other nodes have gone. If the round is over already, the
-        workers' success does not count, and the job is closed.
+        workers' success does not count, and the job is closed as cancelled. Returns False only if
+        the job could not be closed.
         """
         return self._run(partial(self._shut_down, succeeded=True))
 

@@ -9,7 +9,7 @@ from rallypoint.wire.address import split_endpoint
 def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
     """Return the host and the port of `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
 
-    An empty text is localhost. Raises ParameterError.
+    Without a port it is `default_port`. An empty text is localhost. Raises ParameterError.
     """
     text = (endpoint or "").strip()
     if not text:

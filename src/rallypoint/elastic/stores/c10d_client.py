@@ -41,7 +41,7 @@ _PING = bytes((Opcode.PING,))
 _COMPARE_SET = bytes((Opcode.COMPARE_SET,))
 _MULTI_SET = bytes((Opcode.MULTI_SET,))
 JOINED_KEY = b"init/"
-"""The key of the counter to which each client of a store adds when it joins."""
+"""The key of the counter by which a client counts itself in, if the master is to wait for it."""
 
 # Fields
 

@@ -99,7 +99,7 @@ def check(keys: Sequence[bytes]) -> Operation[bool]:
 
 
 def wait(keys: Sequence[bytes]) -> Operation[None]:
-    """Return when all of the keys have been written."""
+    """Return when all of the keys have been written. Raises MissingError if the time is over."""
     if not (yield from check(keys)):
         yield from _wait_missing(keys)
 

@@ -104,8 +104,9 @@ class FileLog:
     def retire(self) -> None:
         """Count this object as closed in the file.
 
-        The file is removed if no other object has it open and `world_size` of them, 0 or more, were
-        closed. Nothing is written in a process that has not used the file, or if it is gone.
+        The file is removed if no other object has it open and at least `world_size` of them were
+        closed; never with a negative `world_size`. Nothing is written by an object that has not
+        been counted as open, as in a forked child that has not used it, or if the file is gone.
         """
         if self._closed:
             return
@@ -345,8 +346,8 @@ def poll(look: Callable[[float], T | None], wait_s: float) -> T | None:
     """Call `look` until it returns something, and return that; None after `wait_s` seconds. Blocks.
 
     `look` is called at least once. It gets the seconds that it may wait for a lock, and raises
-    StoreTimeoutError if it does not get the lock. An error of the first call is passed on; later
-    ones end the wait with None.
+    StoreTimeoutError if it does not get the lock. If the first call raises that, it is passed on;
+    later it ends the wait with None.
     """
     pauses = growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S)
     deadline = monotonic() + wait_s

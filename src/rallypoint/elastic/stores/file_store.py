@@ -87,9 +87,10 @@ class FileStore(Store):
         return self._file_name
 
     def close(self) -> None:
-        """Close this object, and remove the file if it was the last one; may be called again.
+        """Close this object; may be called again. Raises StoreError.
 
-        Raises StoreError.
+        With a `world_size` of 0 or more the file is removed, if no object has it open any more and
+        at least `world_size` of them have been closed.
         """
         self._retire.detach()
         self._log.retire()

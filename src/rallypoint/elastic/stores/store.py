@@ -76,7 +76,10 @@ def to_seconds(timeout: Timeout) -> float:
 
 
 def check_store(store: object, *needed: str) -> None:
-    """Check that an object has the methods of a store that are needed. Raises ParameterError."""
+    """Check that an object has the `needed` methods of a store, by default `set` and `get`.
+
+    Raises ParameterError.
+    """
     methods = needed or ("set", "get")
     missing = [name for name in methods if not callable(getattr(store, name, None))]
     if missing or isinstance(store, type):

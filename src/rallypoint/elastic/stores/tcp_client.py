@@ -131,7 +131,10 @@ class TCPClient:
             self._give_back(lease)
 
     def close(self) -> None:
-        """End all running calls with StoreConnectionError. May be called again."""
+        """Close all connections; running calls end with StoreConnectionError.
+
+        May be called again.
+        """
         if os.getpid() != self._pid:
             # The other process goes on using them: here are only copies of its descriptors.
             for connection in (self._main, *self._spare, *self._lent_now()):

@@ -141,7 +141,10 @@ class TCPStore(Store):
         return self._uses_libuv
 
     def close(self) -> None:
-        """End the connection, and the server if this object hosts it. May be called again."""
+        """End the connection, and the server if this object hosts it. May be called again.
+
+        A server that several masters share ends with the last of them.
+        """
         self._close()
 
     def __enter__(self) -> Self:

@@ -128,7 +128,7 @@ def _place(frame: object) -> str:
 
 
 def _own_client() -> AgentTimers:
-    """Return the timers of this worker at its agent.
+    """Return the client that sets timers of this worker at its agent.
 
     Raises RuntimeError in a process that is no worker of `rallypoint run`.
     """

@@ -133,7 +133,10 @@ class FileTimerServer:
         self._tell("watchdog stopped", None)
 
     def run_once(self) -> None:
-        """Take the requests from the pipe and reap expired timers once, without waiting."""
+        """Take the requests from the pipe, and signal processes whose timers have expired, once.
+
+        Does not wait.
+        """
         self._read()
         self._reap()
 

@@ -56,7 +56,8 @@ def entrypoint_name(entrypoint: Entrypoint, args: Sequence[Any] = ()) -> str:
     """Return a short name of the entrypoint, for messages.
 
     For a function it is the qualified name, for a program the file name without its folder. For a
-    Python interpreter it is the script as it was given, or `python -c`.
+    Python interpreter it is the first argument that is no option (the script or module, as given),
+    or `python -c`.
     """
     if callable(entrypoint):
         return str(getattr(entrypoint, "__qualname__", None) or repr(entrypoint))

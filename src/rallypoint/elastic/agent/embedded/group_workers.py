@@ -14,7 +14,7 @@ from rallypoint.elastic.agent.embedded.worker_spec import WorkerGroup, WorkerSta
 
 
 class GroupWorkers(RoundWorkers):
-    """The worker processes of one round, which write their pids and state into a `WorkerGroup`."""
+    """The worker processes of one round; a `WorkerGroup` is told their pids and their state."""
 
     def __init__(self, group: WorkerGroup, setup: WorkerSetup, round_: WorkerRound) -> None:
         def started() -> None:

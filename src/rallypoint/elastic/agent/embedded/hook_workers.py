@@ -29,9 +29,9 @@ STOP_TIMEOUT_S = 5.0
 """How long a `_stop_workers` may still take after its grace, in seconds."""
 LOOK_S = 1.0
 """The longest time, in seconds, that a stop waits for a running `_monitor_workers` to return; the
-monitor interval if that is shorter."""
+monitor interval if that is shorter. After it `_stop_workers` is called all the same."""
 UNKNOWN_FAILURE = 1
-"""The exit code of a failed worker for which `_monitor_workers` gave no exit code, or 0."""
+"""The exit code of a failed worker for which `_monitor_workers` gave none, or gave 0."""
 
 
 class AgentHooks(Protocol):
@@ -109,7 +109,7 @@ class HookWorkers:
     def kill(self) -> None:
         """Have `_stop_workers` called unless it was called before. Does not block.
 
-        The agent ends with an InfrastructureError if that has not returned after 5 s.
+        The agent ends with an InfrastructureError if that has not returned 5 s after this call.
         """
         self.signal(0)
         if not self._killing:
@@ -117,7 +117,7 @@ class HookWorkers:
             self._loop.call_later(STOP_TIMEOUT_S, self._too_late)
 
     async def abandon(self) -> None:
-        """End the calls of `_monitor_workers`; a later `signal` has no effect.
+        """Have no further `_monitor_workers` called; a later `signal` or `kill` calls no hook.
 
         The agent calls `_shutdown` after its loop, which ends the workers.
         """
@@ -128,7 +128,10 @@ class HookWorkers:
         return failed
 
     def results(self) -> dict[int, object]:
-        """Return the values that `_monitor_workers` returned, by local rank; else None."""
+        """Return the workers' return values, as `_monitor_workers` gave them, by local rank.
+
+        None for a worker for which it gave none.
+        """
         base, values = self._round.assignment.base_rank, self._result.return_values
         return {worker: values.get(base + worker) for worker in range(len(self.pids))}
 
@@ -161,7 +164,7 @@ class HookWorkers:
             self._watched.set()
 
     def _watch(self) -> RunResult | None:
-        """Call `_monitor_workers` until the workers have ended, and return its last result.
+        """Call `_monitor_workers` until its result is not HEALTHY, and return that result.
 
         Returns None if a stop of the workers was requested before. Raises RallypointError for a
         result that is invalid.

@@ -15,7 +15,7 @@ from rallypoint.errors import ParameterError, UsageError
 OF_A_LAUNCH: ParameterNames = {"--master-port": "rdzv_endpoint"}
 OF_A_SPEC: ParameterNames = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
 OF_A_HANDLER: ParameterNames = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
-"""The parameters of a rendezvous handler whose names differ from those of their options."""
+"""The name of a rendezvous handler's parameter, by its option, where the two names differ."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "switch": (bool, int, str),
     "ports": (tuple, list),

@@ -50,7 +50,7 @@ class JobLog(Observer):
             self._log(event.kind.level, f"{who}: {event.message}")
 
     def status(self, view: StatusView) -> None:
-        """Log why this node waits, once it has had no round for 5 s: nodes may be missing.
+        """Log why this node waits (for missing nodes, say), once it has had no round for 5 s.
 
         The same reason is not logged twice in a row. Everything else is logged as an event.
         """

@@ -142,7 +142,8 @@ class WorkerState(str, Enum):  # noqa: UP042  # A text is `WorkerState.FAILED`, 
 class WorkerGroup:
     """The workers of this node, and their place in the newest round.
 
-    `store` is the store that the nodes of this round share, or None for a node that is alone.
+    `store` is the store that the nodes of this round share; None before the first round, and for a
+    node that is alone.
     `contexts` has the values from which each worker's environment is made, by local rank.
     """
 

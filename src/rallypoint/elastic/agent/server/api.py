@@ -174,8 +174,8 @@ class SpecAgent(ElasticAgent):
     def worker_environ(self, worker: Worker) -> dict[str, str]:
         """Return the environment for this worker in the newest round, for use in `_start_workers`.
 
-        It is the environment of this process, without the job's token, and with RANK, MASTER_ADDR
-        and all other variables of torchrun.
+        It is the environment of this process, without the job's token and a scheduler's variables
+        for its task, and with RANK, MASTER_ADDR and all other variables of torchrun.
         """
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
@@ -243,8 +243,9 @@ class SimpleElasticAgent(SpecAgent):
     """An agent whose workers are run by four hooks.
 
     The hooks are called one at a time, except that `_stop_workers` may be called while
-    `_monitor_workers` waits. All but `_shutdown` are called in separate threads. `shutdown_timeout`
-    is the time that `_stop_workers` may take, in seconds; `run` raises if it takes 5 s more.
+    `_monitor_workers` runs. All but `_shutdown` are called in other threads than `run` is.
+    `shutdown_timeout` is the time that `_stop_workers` may take, in seconds; `run` raises if it
+    takes 5 s more.
     """
 
     @abstractmethod

@@ -43,7 +43,7 @@ class HealthCheckServer:
         return time.time() - self._alive_callback() <= self._timeout
 
     def start(self) -> None:
-        """Listen in a thread, and return at once; do nothing if that was done before.
+        """Listen in a thread, and return at once; do nothing if it listens already.
 
         Raises OSError if the port is taken.
         """

@@ -132,7 +132,7 @@ class ProcessFailure:
 def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
     """Return the failure of a process that this program started.
 
-    `error_file` is empty if the process left none.
+    `error_file` is the path at which the process may have left one; empty: there is no such path.
     """
     return ProcessFailure(
         exit_.local_rank,
@@ -147,7 +147,7 @@ def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
 
 
 def reported_failure(exit_: WorkerExit, node: str = "", error_file: str = "") -> ProcessFailure:
-    """Return the failure of a worker of any node of the job, `node` if that is another one.
+    """Return the failure of a worker of this node, or of the other node that `node` names.
 
     Without an error file on this node, the traceback that the worker reported is put into
     `message` and `error_file_data`, in the form of an error file.

@@ -221,7 +221,8 @@ class LoopRendezvousHandler(RendezvousHandler):
     async def _look(self) -> tuple[int, bool]:
         """Return the results of `num_nodes_waiting` and `is_closed`.
 
-        They are a number above 0 if this node's round is over, and whether the job is over.
+        The first is above 0 if this node's round is over and the job is not, the second is whether
+        the job is over.
         """
 
     @abstractmethod

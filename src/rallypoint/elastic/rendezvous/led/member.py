@@ -148,7 +148,7 @@ class HandlerMember(Struct):
     verdict: Verdict | None = None
     """How the job ended, once it has."""
     trouble: RallypointError | None = None
-    """The reason why this node can't take part any more, though the job may continue."""
+    """The error for which this node can't take part any more, though the job may continue."""
     why_over: str = ""
     """The reason why this node's last round ended, one sentence; empty if none has."""
 

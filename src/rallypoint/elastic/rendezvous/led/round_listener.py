@@ -71,7 +71,7 @@ class RoundListener:
 
     @property
     def store(self) -> TCPStore | None:
-        """A client of the store that this listener serves; None unless it serves one."""
+        """The store that this listener serves, for use here; None unless it serves one."""
         return self._store
 
     def close(self) -> None:
@@ -83,9 +83,10 @@ class RoundListener:
 
 
 async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> RoundListener:
-    """Return a new listener on this node, at `local_addr`, or an address that other nodes reach.
+    """Return a new listener on this node, at `local_addr`.
 
-    Raises RendezvousTimeoutError if that is not found in time, and InfrastructureError.
+    None: at the address from which this machine reaches `store`, else at its host name. Raises
+    RendezvousTimeoutError if that is not found within `timeout_s`, and InfrastructureError.
     """
     try:
         async with asyncio.timeout(timeout_s):

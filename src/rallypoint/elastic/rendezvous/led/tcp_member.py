@@ -218,12 +218,14 @@ class HandlerMembership:
         self._settings, self._on_change = settings, on_change
         self._connecting = asyncio.Lock()
         self._hosted: Coordinator | None = None
-        """The coordinator that lives in this process; None if it lives elsewhere."""
+        """The coordinator, if it lives in this process and is not closed; else None."""
         self._lingering: asyncio.Task[None] | None = None
         self.member: TcpMember | None = None
         """The member that takes part in the job; None before the first call and after leaving."""
         self._session: CoordinatorSession | None = None
-        """The last member's session, even if it was closed; None after a job that has timed out."""
+        """The last member's session, even if it was closed.
+
+        None before the first `connect`, and after leaving a job that has timed out."""
         self.local_host = ""
         """The local address of the connection to the coordinator; empty before there is one."""
         self.closed = ""

@@ -133,7 +133,7 @@ class Part(Struct):
     silent_since: float | None = None
     """The time since which the handler has not confirmed that its round goes on.
 
-    None: its last answer has confirmed it."""
+    None: its last answer has confirmed it, or it has not answered in this round yet."""
     verdict: Verdict | None = None
     is_closed: bool = False
     """Whether another node has closed the job without a verdict."""

@@ -103,7 +103,9 @@ class HandlerSession(CoordinatorSession):
         self._calls: set[asyncio.Task[None]] = set()
         self._raised: Exception | None = None
         self._refused = 0
-        """The number of coordinators in a row that did not answer at their published addresses."""
+        """The number of attempts in a row in which no coordinator answered where one was published.
+
+        Nothing listened there, or another program."""
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
@@ -116,7 +118,10 @@ class HandlerSession(CoordinatorSession):
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """Handle a report of the agent: pass it on to the coordinator, unless none is known now."""
+        """Handle a report of the agent: pass it on to the coordinator.
+
+        A `Join` may first have the handler asked for its next round.
+        """
         self._step(report)
 
     def claim(self) -> m.Claim:

@@ -101,7 +101,9 @@ class BackendThread:
     async def wait_for_change(
         self, token: Token | None, timeout_s: float, poll_max_s: float
     ) -> None:
-        """Return when the backend's state may have changed, or after `timeout_s`.
+        """Return when the backend's state may have changed, or `timeout_s` seconds have passed.
+
+        It may return earlier.
 
         For a backend that can't wait this only sleeps, so that its caller polls. The pause is short
         just after a change, then grows up to `poll_max_s`, and is partly random.

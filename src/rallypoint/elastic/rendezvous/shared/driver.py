@@ -79,7 +79,10 @@ class SharedDriver:
 
     @property
     def end_reason(self) -> EndReason | None:
-        """The reason why the job's last round ended, as of this node's last read; None if none."""
+        """The reason why the job's last round ended, as of this node's last read of the state.
+
+        None if no round has ended, or no state was read.
+        """
         return self._value.state.ended if self._value.state is not None else None
 
     async def start(self) -> None:

@@ -35,7 +35,7 @@ from rallypoint.errors import (
 )
 
 HEADS = 3
-"""The number of members that watch all others: the first (the leader) and the next (its heirs)."""
+"""The number of members that watch all others: the first (the leader) and two more (its heirs)."""
 BEATS_PER_LEASE = 3
 """The least number of heartbeats in a lease: a slower node would look dead."""
 READS = 3
@@ -115,7 +115,7 @@ class InWorld(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """The node is part of the job, and waits: no round with it has formed yet."""
+    """The node is part of the job, but in no active round: it waits, or its round has ended."""
 
     state: MemberState
     joined: int
@@ -289,7 +289,10 @@ class SharedMember:
             return None
 
     def _patience(self) -> float:
-        """Return how long, in seconds, this node lets the leader and nodes before it act first."""
+        """Return how long after the end of a timer this node acts on it, in seconds.
+
+        The leader acts at once; other members leave time to the leader and to those before them.
+        """
         place = self._place()
         return self._lease_s + place * self._interval_s if place else 0.0
 

@@ -193,7 +193,10 @@ def lose(
 
 
 def beat(shared: SharedState, ref: NodeRef, number: int, writer: str) -> bool:
-    """Note a member's counter in the state itself; return False, without a change, for others."""
+    """Note a member's heartbeat counter in the state itself; return whether `ref` is a member.
+
+    If it is not, nothing is changed.
+    """
     if not is_member(shared, ref):
         return False
     shared.beats[ref.node_id] = number
