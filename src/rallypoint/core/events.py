@@ -47,7 +47,8 @@ class NodeDraining(Struct, frozen=True):
     ref: NodeRef
     why: str
     success_is_void: bool = False
-    """Whether its workers, which have exited with code 0, did so only because it is leaving."""
+    """Whether a success of its workers does not count: they exited with code 0 so shortly before
+    that the drain may be why."""
 
 
 class RoundFailed(Struct, frozen=True):

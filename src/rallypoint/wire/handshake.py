@@ -53,7 +53,7 @@ MAX_HANDSHAKE_BYTES = 4096
 
 
 def how_to_get_a_token() -> str:
-    """Return the advice for a user whose node lacks the token of its job."""
+    """Return the advice for a user whose node has no token, or a wrong one."""
     return (
         "give that node the token of the others (`rallypoint token` prints it there), as "
         f"~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by {named.token_file}"
