@@ -42,7 +42,7 @@ class Then(Struct, frozen=True):
     leaves: bool = False
     """Whether nodes leave, with a checkpoint or without one."""
     joins: bool = False
-    """Whether nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
+    """Whether nodes join, but only once a checkpoint has really been saved."""
     goes_on: bool = False
     """Whether the round continues, because a person wants the checkpoint itself."""
     ends: bool = False
@@ -95,7 +95,7 @@ class SaveNotice(Struct):
     """The nodes whose workers have all exited with 0 since the request, because of it or because
     their work is done."""
     finishing: bool = False
-    """Whether a first worker has exited with 0 since the request."""
+    """Whether a node has reported since the request that a worker of it has exited with 0."""
 
     @property
     def until(self) -> float:

@@ -81,10 +81,11 @@ class Failure(Struct, array_like=True):
 
 
 class BadMachine(Struct, array_like=True):
-    """A machine that is not trusted, because of losses, failures, or a person."""
+    """A machine that is not trusted: for losses, failures, what it lacks, or at a person's wish."""
 
     node_id: str
-    """The last node of the machine that was lost, failed, or was excluded."""
+    """The last node of the machine that was lost, failed, could not start workers, or was
+    excluded."""
     reason: Why
     why: str
     """The reason as a clause, for example `it was lost 3 times within ten minutes`."""

@@ -106,7 +106,7 @@ class Admission(Enum):
 
 
 class Refusal(Struct, frozen=True):
-    """A connection that was closed, and why, as a rule with the option that admits it."""
+    """A connection that was closed, and why. Most reasons name the option that would admit it."""
 
     peer: Peer
     reason: str

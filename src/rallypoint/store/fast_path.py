@@ -77,7 +77,7 @@ class FastPath:
         return reply, b""
 
     def _set_all(self, data: bytes) -> int:
-        """Carry out the SET requests at the beginning of `data`; return where they end."""
+        """Carry out simple SET requests at the beginning of `data`; return where that stopped."""
         put, waited_for = self._machine.put, self._waited_for
         at = count = 0
         size = len(data)

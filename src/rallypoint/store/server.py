@@ -106,7 +106,8 @@ class StoreServer:
 
     Runs on the loop that was running when it was made.
 
-    `say` gets one line for each refused peer. `machine` may have values already, or be watched.
+    `say` gets lines about refused peers, as `RefusalLog` chooses. `machine` may have values
+    already, or be watched.
     """
 
     def __init__(
