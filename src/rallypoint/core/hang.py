@@ -80,7 +80,7 @@ class WorkerPhase(Struct, frozen=True):
 
 
 class Behind(Struct, frozen=True, array_like=True):
-    """The worker of a node that is furthest behind, as its agent found when it was asked."""
+    """The worker that is furthest behind on one node, as its agent found when it was asked."""
 
     failure: WorkerExit
     """The worker as a failure to report: its `detail` says what it does now. Its message is still

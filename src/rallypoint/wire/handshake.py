@@ -450,7 +450,7 @@ class ServerHandshake(_Handshake):
 
 
 def altered() -> ProtocolError:
-    """Return the error for a handshake on an older version than the newest that both speak."""
+    """Return the error for an altered handshake, which names an older version than both speak."""
     return ProtocolError(
         "the handshake of a node and the coordinator was altered on its way: both speak a newer "
         "version of Rallypoint's protocol than it names. Find what is between the two: a "
