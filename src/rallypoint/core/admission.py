@@ -84,7 +84,8 @@ class AdmissionLimits:
     def victim(self, now: float) -> int | None:
         """Return the unproven connection to drop for a new one; None: the new one has to wait.
 
-        It is the oldest one of the source that holds most slots, once it has had its time.
+        It is the oldest one of the source that holds most slots, once it has been open for
+        `patience_s`.
         """
         found = self._next_victim()
         if found is None or self._unproven[found] + self._patience_s > now:

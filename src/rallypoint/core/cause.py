@@ -36,8 +36,8 @@ SIMULTANEOUS_S = 1.0
 its node, and the coordinator, may hear of the worker's end first."""
 
 COLLATERAL_S = 2.0
-"""The seconds after the start of a drain within which a worker's failure is blamed on the drain:
-schedulers signal every process."""
+"""The most seconds from the start of a drain to a worker's failure that is blamed on the drain:
+schedulers signal every process. One that tells of a lost peer may come as long before it."""
 
 
 class Breakdown(Struct, frozen=True):
@@ -148,9 +148,10 @@ def _is_consequence(report: NodeFailure, breakdown: Breakdown) -> bool:
 def add_details(
     reports: Sequence[NodeFailure], node_id: str, failures: Sequence[WorkerExit]
 ) -> None:
-    """Give these failures of a node in `reports` details that came later.
+    """Replace a node's failures in `reports` by those in `failures`, which came later.
 
-    Ranks and times stay those of the first report.
+    Those have details. They are matched by local rank. Ranks and times stay those of the first
+    report.
     """
     detailed = {failure.local_rank: failure for failure in failures}
     for report in reports:

@@ -42,7 +42,7 @@ class Then(Struct, frozen=True):
     leaves: bool = False
     """Whether nodes leave, with a checkpoint or without one."""
     joins: bool = False
-    """Whether nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
+    """Whether nodes join, but only once a checkpoint has really been saved."""
     goes_on: bool = False
     """Whether the round continues, because a person wants the checkpoint itself."""
     ends: bool = False
@@ -76,7 +76,8 @@ class Leaver(Struct, frozen=True):
 class SaveNotice(Struct):
     """The coordinator's request to all nodes for a checkpoint, before nodes leave or join.
 
-    It has the nodes that will leave, and those that have yet to answer.
+    It is also made before the job ends because its time is over. It has the nodes that will leave,
+    and those that have yet to answer.
     """
 
     number: int
@@ -88,13 +89,13 @@ class SaveNotice(Struct):
     leavers: dict[str, Leaver] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     some_listen: bool = False
-    """Whether a node has answered that its workers have saved a checkpoint. If nodes are to leave,
-    workers that have exited instead count as well."""
+    """If nodes are to join: whether a node has answered that a worker has saved a checkpoint. Else:
+    whether a node has answered whose workers were to save one, or have all exited with 0."""
     held: dict[str, NodeSucceeded] = field(default_factory=dict)
     """The nodes whose workers have all exited with 0 since the request, because of it or because
     their work is done."""
     finishing: bool = False
-    """Whether a first worker has exited with 0 since the request."""
+    """Whether a node has reported since the request that a worker of it has exited with 0."""
 
     @property
     def until(self) -> float:
@@ -121,13 +122,13 @@ class Save(Struct):
     """A checkpoint that a person has requested, after which the round continues."""
 
     number: int
-    """The number of this request for a checkpoint; all such requests of a job are counted
-    together."""
+    """The number of this request for a checkpoint. A job's requests because nodes leave or join are
+    counted together with those of people."""
     round: int
     asked: int
     """The number of nodes that were asked."""
     members: int
-    """The number of nodes in the job when it was last checked which of them are gone."""
+    """The number of nodes in the job when those that have gone were last taken out of `awaited`."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
     """The nodes on which all workers that look for such requests have saved, or exited with 0."""
@@ -181,7 +182,7 @@ def how_it_went(notice: SaveNotice, cut_short: str) -> str:
     """Return the result of a notice, a request for a checkpoint, for display.
 
     Empty if all nodes have answered, and none has workers that look for requests. `cut_short` is
-    the reason of an early end.
+    the reason of an early end, else empty.
     """
     if cut_short:
         return f"{cut_short}: continuing without a checkpoint of every worker"

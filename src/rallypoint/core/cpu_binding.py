@@ -108,7 +108,7 @@ def _of_sockets(cpus: Sequence[Cpu], of_home: Sequence[Cpu]) -> list[Cpu]:
 
 
 def _shares(home: int, of_home: Sequence[Cpu], slots: int) -> list[list[Cpu]]:
-    """Divide the CPUs of a NUMA node into as many shares as workers, of whole neighbouring cores.
+    """Divide the CPUs of a NUMA node into this many shares of whole neighbouring cores.
 
     The first shares have one core more where the cores don't divide evenly. Raises
     BindingImpossible if there are too few cores.
@@ -132,7 +132,7 @@ def _shares(home: int, of_home: Sequence[Cpu], slots: int) -> list[list[Cpu]]:
 def _complexes(of_home: Sequence[Cpu]) -> list[list[Cpu]]:
     """Return the groups of CPUs of one NUMA node with a common cache, the largest first.
 
-    A group of which the agent may use only some CPUs comes after the whole ones.
+    Only CPUs that the agent may use count.
     """
     by_cache: dict[int, list[Cpu]] = {}
     for cpu in of_home:

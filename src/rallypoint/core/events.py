@@ -47,7 +47,8 @@ class NodeDraining(Struct, frozen=True):
     ref: NodeRef
     why: str
     success_is_void: bool = False
-    """Whether its workers, which have exited with code 0, did so only because it is leaving."""
+    """Whether a success of its workers does not count: they exited with code 0 so shortly before
+    that the drain may be why."""
 
 
 class RoundFailed(Struct, frozen=True):
@@ -80,7 +81,7 @@ class RoundOver(Struct, frozen=True):
 class RoundReleased(Struct, frozen=True):
     """The event that nothing keeps this round from forming any more.
 
-    The end of the round before has been judged: who is to blame, and that the job goes on. Or no
+    The end of the round before has been judged, the job goes on, and a backoff is over. Or no
     worker of a former life of the job is left.
     """
 
@@ -98,9 +99,9 @@ class GrowthReady(Struct, frozen=True):
 
 
 class RoundStarted(Struct, frozen=True):
-    """The event that every node of this round has reached the store of rank 0.
+    """The event that the workers of this round start now.
 
-    The workers start now.
+    Every node has reached the store of rank 0, or no node had to, as in a round of one node.
     """
 
     round: int

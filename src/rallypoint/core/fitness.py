@@ -92,7 +92,7 @@ def may_take_part(state: RoundState, member: RoundMember) -> bool:
 def is_barred(state: RoundState, member: RoundMember) -> bool:
     """Return whether a member may not take part even if too few other nodes have come.
 
-    Its machine is excluded, or it did not reach the store of a node that is still in the job.
+    Its machine is excluded, or it is held back for not reaching the store of a node still here.
     """
     known = state.fitness.machines.get(machine_of(member))
     return (known is not None and known.is_excluded) or _is_cut_off(state, member)
@@ -105,7 +105,7 @@ def is_trusted(state: RoundState, member: RoundMember) -> bool:
 
 
 def _is_cut_off(state: RoundState, member: RoundMember) -> bool:
-    """Return whether a member failed to reach the store of a node that may be rank 0 again."""
+    """Return whether a member is held back for not reaching the store of a node still here."""
     bad = state.bad_routes.get(member.ref.node_id)
     if bad is None or bad.hold is None:
         return False
@@ -309,8 +309,8 @@ def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
 def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
     """Count the loss of a node of the last round, or of a helper process there, for its machine.
 
-    The third loss within ten minutes, and each later one, begins a quarantine. Returns whether the
-    job has now lost nodes in more rounds than it allows.
+    The third loss within ten minutes begins a quarantine, as does any while the machine's `peak` is
+    above 0. Returns whether the job has now lost nodes in more rounds than it allows.
     """
     fitness = state.fitness
     fitness.loss_count += 1
@@ -357,7 +357,7 @@ def forget_lossy_round(state: RoundState, round_: int) -> None:
 
 
 def formed(state: RoundState) -> None:
-    """Put the new machines of a formed world on probation, if an earlier round has passed."""
+    """Put machines of the world that were not in the last passed round, if any, on probation."""
     fitness = state.fitness
     fitness.is_over = fitness.has_stepped = False
     here = _machines_of_world(state)
@@ -402,7 +402,7 @@ def _pass(state: RoundState) -> None:
 def taken_over(state: RoundState) -> None:
     """Note that a new coordinator has learnt the present world from its nodes.
 
-    All its machines that are not on probation count as those of the last round that passed.
+    If a round has passed, the machines not on probation count as those of the last such round.
     """
     fitness = state.fitness
     if fitness.passed_round >= 0:
@@ -420,8 +420,8 @@ class Judgement(Struct, frozen=True):
     """The decision about the failure that ended a round."""
 
     charges: int
-    """The number of charges to the restart budget. 0: a machine is held back instead. 2: an earlier
-    failure was not charged because of a machine that was not at fault."""
+    """The number of charges to the restart budget: 1 for this failure; 0: a machine is held back
+    instead; 2: also for an earlier one, for which a machine was held back wrongly."""
     held: str = ""
     """The machine that is held back for the failure; empty: none is."""
     released: str = ""
@@ -489,9 +489,10 @@ def _held(alike: Sequence[Failure], failure: Failure, *, in_any_place: bool) -> 
 
 
 def _release(state: RoundState, machine: str) -> str:
-    """End the quarantine that a machine got for failures, since the program has caused them.
+    """Take back a machine's last quarantine if it was for failures: the program has caused them.
 
-    Returns a node of the machine; empty: it was in no such quarantine.
+    Returns a node of the machine; empty: its last quarantine was for something else, or none is
+    known.
     """
     known = state.fitness.machines.get(machine)
     if known is None or known.reason is not Why.FAILURES:

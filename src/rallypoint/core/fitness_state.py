@@ -52,7 +52,10 @@ class BadRoute(Struct, array_like=True):
 
 
 class Loss(Struct, frozen=True, array_like=True):
-    """The loss of a node of this machine from a round, kept for ten minutes."""
+    """The loss of a node of this machine from a round, or of a helper process there.
+
+    It is kept for ten minutes.
+    """
 
     id: int
     machine: str
@@ -73,20 +76,22 @@ class Failure(Struct, array_like=True):
     """Whether the machine was held back for this failure, and the program was not found to be at
     fault since."""
     is_programs: bool = False
-    """Whether the program was found to be at fault, not the machine."""
+    """Whether this failure and a similar one have shown that a machine was held back wrongly, and
+    that the program is at fault."""
 
 
 class BadMachine(Struct, array_like=True):
-    """A machine that is not trusted, because of losses, failures, or a person."""
+    """A machine that is not trusted: for losses, failures, what it lacks, or at a person's wish."""
 
     node_id: str
-    """The last node of the machine that was lost, failed, or was excluded."""
+    """The last node of the machine that was lost, failed, could not start workers, or was
+    excluded."""
     reason: Why
     why: str
     """The reason as a clause, for example `it was lost 3 times within ten minutes`."""
     step: int = 0
-    """The number of its quarantines, less all healthy hours since. At 0 a round may end to admit
-    it."""
+    """The value of `peak` at the beginning of its last quarantine, less the healthy hours since. At
+    0 a round may end to admit it."""
     peak: int = 0
     """The number of its quarantines, less the healthy hours in the world. The next quarantine is
     one step longer. At 0 the machine is forgotten, unless it is excluded."""

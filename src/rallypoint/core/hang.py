@@ -80,7 +80,7 @@ class WorkerPhase(Struct, frozen=True):
 
 
 class Behind(Struct, frozen=True, array_like=True):
-    """The worker of a node that is furthest behind, as its agent found when it was asked."""
+    """The worker that is furthest behind on one node, as its agent found when it was asked."""
 
     failure: WorkerExit
     """The worker as a failure to report: its `detail` says what it does now. Its message is still
@@ -174,9 +174,8 @@ def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> 
 def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
     """Return the worker to report: of the silent ones the one with the smallest step.
 
-    None: none is.
-
-    Of several the one that has been silent for longest.
+    A worker is silent if it was for `SILENT_SHARE` of its limit. Of several with the smallest step
+    it is the one that has been silent for longest. None: no worker is silent.
     """
     silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * worker.limit_s]
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
@@ -185,8 +184,8 @@ def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
     """Return the node of the worker to blame for a hang, and the worker as a failure.
 
-    `found` has the nodes' answers, `workers` is the number of workers in the round. None: all
-    workers have made progress since, or may wait for one within the limit of its phase.
+    `found` has the nodes' answers, `workers` is the number of workers in the round. None: nobody is
+    to blame, for example because all workers have made progress since.
     """
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if any(one.known for one in found):

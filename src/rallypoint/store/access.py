@@ -64,7 +64,8 @@ EVERYBODY = AccessPolicy(Who.EVERYBODY)
 def round_policy(key: bytes, *, everybody: bool, networks: Sequence[str] = ()) -> AccessPolicy:
     """Return the policy of a round store.
 
-    Nodes that enrol with `key`, and `networks`, may use it; or everybody (`--insecure`).
+    Processes of this user on this machine, nodes that enrol with `key`, and `networks` may use it;
+    or everybody (`--insecure`).
     """
     who = Who.EVERYBODY if everybody else Who.ALLOWED
     return AccessPolicy(
@@ -105,7 +106,7 @@ class Admission(Enum):
 
 
 class Refusal(Struct, frozen=True):
-    """A connection that was closed, and why, as a rule with the option that admits it."""
+    """A connection that was closed, and why. Most reasons name the option that would admit it."""
 
     peer: Peer
     reason: str

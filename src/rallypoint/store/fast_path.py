@@ -31,7 +31,8 @@ _SET = Opcode.SET.value
 _ONE = b"\x01" + bytes(7)  # the count of a list of one key
 _u64, _i64 = U64.unpack_from, I64.unpack_from
 _LEFT = (struct.error, OverflowError, ProtocolError)
-"""The errors of incomplete lengths, of impossible positions and of broken protocol rules."""
+"""The errors on which a request is left to the other path: of incomplete lengths, of impossible
+positions and of broken protocol rules."""
 _pack_u64, _pack_i64 = U64.pack, I64.pack
 
 
@@ -76,7 +77,7 @@ class FastPath:
         return reply, b""
 
     def _set_all(self, data: bytes) -> int:
-        """Carry out the SET requests at the beginning of `data`; return where they end."""
+        """Carry out simple SET requests at the beginning of `data`; return where that stopped."""
         put, waited_for = self._machine.put, self._waited_for
         at = count = 0
         size = len(data)

@@ -63,9 +63,9 @@ class _BarrierWait(Struct, frozen=True):
 class KeyValueMachine:
     """The state of one store, changed in place.
 
-    A request costs O(its size + the clients that it wakes). `max_bytes` limits the sum of keys,
-    values and queued items, each with `ENTRY_BYTES` more. `limit_from` names the source of this
-    limit in messages.
+    A request costs O(its size + its answer's + the clients that wait for its keys). `max_bytes`
+    limits the sum of keys, values and queued items, each with `ENTRY_BYTES` more. `limit_from`
+    names the source of this limit in messages.
     """
 
     def __init__(self, max_bytes: int | None = None, limit_from: str = MAX_MEMORY) -> None:

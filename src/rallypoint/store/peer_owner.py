@@ -109,7 +109,10 @@ def _read_proc(
 
 
 def _proc_end(family: int, end: SocketAddress) -> str:
-    """Return an address as /proc prints it: 32-bit words in host order."""
+    """Return an address and its port as /proc/net/tcp prints them.
+
+    The address is in 32-bit words in host order.
+    """
     packed = _packed(family, end[0])[: 4 if family == socket.AF_INET else 16]
     words = struct.unpack(f"={len(packed) // 4}I", packed)
     return "".join(f"{word:08X}" for word in words) + f":{end[1]:04X}"

@@ -62,8 +62,8 @@ class RoundStore:
     For the thread of the agent's loop; no method blocks for long.
 
     `listener` is bound, listening and non-blocking, and belongs to this object. Without one the
-    coordinator accepts on a shared port, and passes connections on (`adopt`). `say` gets one line
-    for each refused peer; it is called in the store's process. `part_of` is added to the title of
+    coordinator accepts on a shared port, and passes connections on (`adopt`). `say` gets lines
+    about refused peers; it is called in the store's process. `part_of` is added to the title of
     that process. `max_bytes` limits the keys and values of a round; None: no limit.
     """
 

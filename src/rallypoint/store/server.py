@@ -51,8 +51,8 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     max_bytes_from: str = MAX_MEMORY
     """The source of the limit `max_bytes`, for messages."""
     handshake_s: float = HANDSHAKE_S
-    """The time limit in seconds from connecting to a complete VALIDATE, and between two pieces of
-    one request. A client that waits for a key, or is idle between requests, has no limit."""
+    """The time limit in seconds from the admission to a complete VALIDATE, and between two pieces
+    of one request. A client that waits for a key, or is idle between requests, has no limit."""
 
 
 class IdleTimeouts:
@@ -106,7 +106,8 @@ class StoreServer:
 
     Runs on the loop that was running when it was made.
 
-    `say` gets one line for each refused peer. `machine` may have values already, or be watched.
+    `say` gets lines about refused peers, as `RefusalLog` chooses. `machine` may have values
+    already, or be watched.
     """
 
     def __init__(

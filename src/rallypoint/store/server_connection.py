@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_UNREAD_BYTES = 1 << 20
 """The most bytes of replies that a client may leave unread. Beyond it the client is not served
-until it has read half of them."""
+until half of this limit is left."""
 _FLUSH_BYTES = 1 << 16
 _READ_BYTES = 1 << 18
 
@@ -242,7 +242,7 @@ class _Stranger(asyncio.BufferedProtocol):
 
 
 class BufferedConnection(StoreServerConnection, asyncio.BufferedProtocol):
-    """A client's connection that reads into a shared buffer: asyncio makes one for each read."""
+    """A client's connection that reads into a shared buffer, not into a new one for each read."""
 
     __slots__ = ()
 

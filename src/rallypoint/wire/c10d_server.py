@@ -74,7 +74,7 @@ class Add(Struct, frozen=True, gc=False):
 
 
 class Check(Struct, frozen=True, gc=False):
-    """The question whether all of these keys exist, which is answered at once."""
+    """A c10d client's question whether all of these keys exist. It is answered at once."""
 
     keys: tuple[bytes, ...]
 
@@ -99,7 +99,7 @@ class DeleteKey(Struct, frozen=True, gc=False):
 
 
 class Append(Struct, frozen=True, gc=False):
-    """A c10d client's request to lengthen a value; a missing key counts as empty.
+    """A c10d client's request to add bytes at the end of a value; a missing key counts as empty.
 
     It has no answer.
     """
@@ -147,7 +147,7 @@ class QueuePush(Struct, frozen=True, gc=False):
 
 
 class QueuePop(Struct, frozen=True, gc=False):
-    """A c10d client's request to take the first item of a queue.
+    """A c10d client's request to take the first item of a queue, without waiting for one.
 
     The answer is the length before, then the item if there was one.
     """

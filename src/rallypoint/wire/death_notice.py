@@ -84,7 +84,7 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     """Whether another coordinator may take over the job, found by the register, or at the same
     address."""
     register: RegisterAt | None = None
-    """The register of the job; None: its nodes use none."""
+    """The register of the job; None: there is none, or its place is too long for a notice."""
 
     def __repr__(self) -> str:
         """Return a text without the token and the secret."""
@@ -128,7 +128,8 @@ class ByRegister(NamedTuple):
     who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
     """The function that opens the register of a notice, and returns another function. That one
     reads the record and returns the addresses to notify of the death, as `leading.who_hears` of
-    core/takeover does. The number, in seconds, limits how long it waits for the register."""
+    core/takeover does; None: nobody needs to hear of it. The number is half the time limit of a
+    call of the register, in seconds."""
 
 
 _decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
@@ -143,7 +144,7 @@ def _text(data: bytes) -> str:
 
 
 def commitment(secret: bytes) -> bytes:
-    """Return the hash of a secret, which the agent sends when it attaches.
+    """Return the hash of an agent's secret; the agent sends the hash when it attaches.
 
     The hash does not reveal the secret.
     """

@@ -45,12 +45,12 @@ class _Side:
         self._wanted = 0
         self.result: str | None = None
         """The text that the peer has proven to have sent, once the exchange is over: for the store
-        the node's name, for the agent its address. None before."""
+        the node's name, for the agent its own address. None before."""
 
     def receive(self, data: bytes) -> bytes:
         """Process the peer's bytes in any segmentation, and return those to send, if any.
 
-        Raises ProtocolError for a foreign peer and for bytes after the end, and
+        Raises ProtocolError for a foreign peer, another version, and bytes after the end, and
         EnrolmentRefusedError if the keys differ.
         """
         self._buffer += data

@@ -53,7 +53,7 @@ MAX_HANDSHAKE_BYTES = 4096
 
 
 def how_to_get_a_token() -> str:
-    """Return the advice for a user whose node lacks the token of its job."""
+    """Return the advice for a user whose node has no token, or a wrong one."""
     return (
         "give that node the token of the others (`rallypoint token` prints it there), as "
         f"~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by {named.token_file}"
@@ -450,7 +450,7 @@ class ServerHandshake(_Handshake):
 
 
 def altered() -> ProtocolError:
-    """Return the error for a handshake on an older version than the newest that both speak."""
+    """Return the error for an altered handshake, which names an older version than both speak."""
     return ProtocolError(
         "the handshake of a node and the coordinator was altered on its way: both speak a newer "
         "version of Rallypoint's protocol than it names. Find what is between the two: a "

@@ -42,8 +42,9 @@ class Here(Struct, frozen=True, tag=True):
 class Hello(Struct, frozen=True, tag=True):
     """A host's answer to `rallypoint launch` that an agent can run there.
 
-    `address` is the host's own address, by which ssh has reached it; empty if that is not known. No
-    process listened on `port` when it was chosen.
+    `address` is the host's own address, by which ssh has reached it; empty if that is not known.
+    `port` is for the job's endpoint, if that will be on this host. No process listened on it when
+    it was chosen.
     """
 
     address: str
@@ -82,8 +83,8 @@ class AgentOutput(Struct, frozen=True, tag="Output"):
 class AgentEnded(Struct, frozen=True, tag="Ended"):
     """A host's last message to `rallypoint launch`: the agent's exit code, and its summary.
 
-    The code is minus the number of a signal that killed the agent. The summary is the content of
-    the agent's file; empty if it wrote none, or was killed.
+    If a signal has killed the agent, the code is minus the signal's number. The summary is the
+    content of the agent's summary file; empty if it wrote none, or was killed.
     """
 
     code: int

@@ -37,7 +37,7 @@ class ShmRequest(IntEnum):
 
     NONE = at.NONE
     DRAIN = at.DRAIN
-    """A node, this one or another, is about to leave the job."""
+    """A node, this one or another, is about to leave the job, or the job's time is over."""
     GROWTH = at.GROWTH
     """More nodes wait to take part, in a new round."""
     SAVE = at.SAVE
