@@ -77,7 +77,7 @@ class Candidates:
         return await dial(told_addresses(addresses), run_id, token, DIAL_TIMEOUT_S)
 
     async def _follow(self, run_id: str) -> None:
-        """Stand by for this job until it is no longer needed."""
+        """Stand by for this job until this process leads it or is no longer needed."""
         deference = self._deferences.setdefault(run_id, Deference())
         job, leadership = self._led.stand_ready(run_id, deference), None
         try:

@@ -328,7 +328,7 @@ class Finish(Struct, frozen=True):
 
     @property
     def ending(self) -> Ending:
-        """The end of the job, with its reason."""
+        """The end of the job, as far as this node knows, with its reason."""
         verdict = self.verdict
         if self.kind is not FinishKind.VERDICT or verdict is None:
             return Ending(self.outcome, self.text, has_left=True)

@@ -88,8 +88,8 @@ class Recovery(Struct):
 
     record: JobRecord
     awaited: int
-    """The number of nodes of the newest world that are absent, have not succeeded and are not
-    dead."""
+    """The number of nodes of the newest world that are absent, and have not succeeded, left or
+    died."""
     predecessor: Predecessor = UNKNOWN
     """The node of the former leader, while it is missing."""
     put_back_s: float = 0.0
@@ -217,8 +217,8 @@ class Recovery(Struct):
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
         """Return whether an attaching agent's session goes on, and note its node as returned.
 
-        It goes on if the node took part in the newest world. Any other agent, which has nothing to
-        lose, begins anew.
+        It goes on if the node took part in the newest world, and no other one has claimed its
+        place. Any other agent begins anew.
         """
         self._told_dead(hello.dead)
         record, place = self.record, hello.place
