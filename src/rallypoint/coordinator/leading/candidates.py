@@ -108,7 +108,10 @@ class _Candidacy(RegisterCandidacy):
         dial: Callable[[tuple[str, ...]], Awaitable[ClientConnection]],
         is_awaited: Callable[[], bool],
     ) -> None:
-        """`is_awaited`: an agent of the job waits here until this process leads it."""
+        """`dial` connects to the leader at these addresses.
+
+        `is_awaited` returns whether an agent of the job waits here until this process leads it.
+        """
         nonce = job.local.runtime.nonce()
         self._standby = c.Standby(job.leader, nonce, job.memory, deference, _drawn())
         super().__init__(self._standby, job, say)

@@ -187,7 +187,7 @@ NodeEvent = (
 
 
 class JoinRound(Struct, frozen=True):
-    """Tell the coordinator that this node is ready, and that no workers run here."""
+    """Tell the coordinator that this node wants a place in a round; no workers run here."""
 
 
 class ReportNow(Struct, frozen=True):

@@ -274,7 +274,7 @@ def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
 def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
     """Return this node's present state, for a coordinator that it attaches to.
 
-    The node was told to drain `drains_for_s` seconds ago.
+    `drains_for_s` is how many seconds ago the node was told to leave, if it was.
     """
     if state.leaving:
         why, number = state.leaving_why, state.signal

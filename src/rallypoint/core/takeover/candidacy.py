@@ -84,7 +84,8 @@ class Claim(Struct, frozen=True):
     """The record that the claim continues; None: there is none. If the one in the register is
     outdated, this is a newer one that the process knows."""
     seen_at: float
-    """When the record in the register was first seen to be as it is now."""
+    """When the record in the register was first seen to be as it is now, or seen again after a
+    pause in looking."""
     promised_until: float
 
 

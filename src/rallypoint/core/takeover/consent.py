@@ -198,7 +198,7 @@ class _Promised(Struct):
     """The promises of one heir or candidate, as a leader counts them."""
 
     connection: int = 0
-    """The newest connection on which promises have come; 0: none has."""
+    """The number of the newest connection on which promises have come; 0: none has."""
     since: float = -inf
     """When the newest acknowledgement that its promises name was about to be sent."""
     answers: dict[int, float] = field(default_factory=dict)

@@ -385,7 +385,8 @@ class Duties:
         """End the duties, and return the write of a last record, which says that this leader goes.
 
         The record has everything that is not recorded yet. Empty: another process may lead by now.
-        The arguments are those of `Leadership.vacate`.
+        `is_heard`: all live nodes have heard the verdict. `steps_down`: others may lead with more
+        success.
         """
         self._is_active = False
         if self.is_deposed:

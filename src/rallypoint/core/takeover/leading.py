@@ -269,7 +269,7 @@ def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
 
 
 def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
-    """Return the addresses of the leader that should be told of a dead place.
+    """Return the addresses of the leader that should be told of a dead node's place.
 
     Empty: no process leads at present. None: no leader needs to be told any more, according to the
     record.

@@ -111,9 +111,9 @@ class Blamed(Struct, frozen=True, array_like=True):
 
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
-    """The fitness of machines (`fitness_state.Fitness`), without their losses.
+    """The fitness of machines (`fitness_state.Fitness`), without the last losses.
 
-    Quarantines are in seconds from when the record was made.
+    `JobRecord` has those. Quarantines are in seconds from when the record was made.
     """
 
     machines: dict[str, BadMachine] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     last_end: EndReason | None = None
     """The reason of the end of the round before the newest one, as it was judged."""
     machines: MachinesRecord | None = None
-    """The machines that are not trusted; None: written by an older version."""
+    """The fitness of machines, such as those in quarantine; None: written by an older version."""
     leader_machine: str = ""
     """The name of the machine of the leader's own node; empty: the node id stands for it."""
     names: WorldNames = WorldNames()

@@ -141,10 +141,10 @@ class Recovery(Struct):
 
     @property
     def may_be_outdated(self) -> bool:
-        """Whether later rounds than the record's may have run.
+        """Whether the record may be an old one, so that later rounds than its newest may have run.
 
-        If the record is an old one, no node here knows of them: nodes are missing, and none that is
-        here may have workers. Then the job gets another number with the next round.
+        It may if nodes are missing, or none has come, and none that is here may have workers. Then
+        the job gets another number with its next round.
         """
         if any(node.may_have_workers for node in self.returned.values()):
             return False

@@ -36,7 +36,10 @@ def agent(
 
 
 def candidate(connection: int, number: int) -> Speaker:
-    """Return a candidate as the sender of promises: this number came first on this connection."""
+    """Return the candidate of this number as the sender of promises on this connection.
+
+    `number` is the one in the first heartbeat on the connection.
+    """
     return Speaker(connection, (NO_ROUND, 0, number))
 
 
