@@ -302,8 +302,8 @@ def _counts_too_often(job: JobState, found: Recovery) -> bool:
 def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
     """End the newest round, of which nodes that wait here had not been told.
 
-    The next world needs as many nodes as this one had, less those that have left or died, and waits
-    for no others. Which of the missing ones wait here is not known.
+    The next world forms at once with as many nodes as this one had, less those that have left or
+    died. Which of the missing ones wait here is not known.
     """
     gone = [rank for rank in missing if is_set(found.record.stopped, rank)]
     if len(missing) - len(gone) > len(found.untold):

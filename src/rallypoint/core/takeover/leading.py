@@ -58,7 +58,7 @@ LONELY_SHARE = 3 / 5
 """The share of the hold without a stored record after which a leader may hand over to an heir that
 can write."""
 LONELY_S = 2.0
-"""The seconds for which another process has to offer to lead before a handover."""
+"""The seconds for which an heir has to offer to lead before the leader hands over to it."""
 HEIRS_ONLY_LEASES = 4
 """The number of leases after the hold in which only heirs may claim: a leader may still act by
 their promises."""

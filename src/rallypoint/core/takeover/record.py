@@ -260,8 +260,8 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     """Whether the guard of the leader's agent wrote this: the agent is dead, and no worker of its
     node lives."""
     candidates: tuple[int, ...] = ()
-    """The numbers of candidates: processes that are not nodes of the job, can lead it, and promise
-    as heirs do (`heirs.py`), in their order."""
+    """The numbers of candidates, in the order in which they may claim. Candidates are processes
+    that are not nodes of the job, can lead it, and promise as heirs do (`heirs.py`)."""
 
 
 def has_succeeded(job: JobState) -> list[bool]:
