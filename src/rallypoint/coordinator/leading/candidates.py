@@ -48,8 +48,8 @@ class Candidates:
         """Begin to look for the jobs of the place, and stand by for each.
 
         `jobs` hosts the jobs that this process leads. `find` blocks, and returns the run ids of
-        jobs whose registers have changed since the last call. `lookup_token` returns the token of a
-        run id; None: no authentication.
+        jobs whose registers have changed since the last call; at first, those of all jobs.
+        `lookup_token` returns the token of a run id; None: no authentication.
         """
         self._led, self._jobs, self._find, self._lookup_token = led, jobs, find, lookup_token
         self._loop = asyncio.get_running_loop()

@@ -124,7 +124,7 @@ class WorkersState(Struct):
     """Whether this node was told to leave, in any way."""
     leaving_why: str = ""
     cancels: bool = False
-    """Whether the signal was an interrupt, which ends the job."""
+    """Whether the signal was an interrupt (SIGINT), which ends the job."""
     announced: bool = False
     """Whether the workers may stop: the job knows of the leave, or could not be told in time."""
     heard: bool = False

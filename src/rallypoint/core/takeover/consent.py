@@ -183,7 +183,8 @@ class Promises:
     def next(self, now: float, epoch: int) -> Promise | None:
         """Return the promise for the next heartbeat to this epoch's leader, and be bound by it.
 
-        None: this process is no heir, its claim may still be stored, or it has seen a later leader.
+        None: this process is neither an heir nor a candidate, its claim may still be stored, or it
+        has seen a later leader.
         """
         if self._heir is None or self._claims_after is not None:
             return None

@@ -178,7 +178,7 @@ class Duties:
 
     @property
     def before(self) -> Life | None:
-        """The life of the job before the one in the register; None: not known.
+        """The life of the job before the one in the register; None: none is known.
 
         Its nodes may come late.
         """
