@@ -105,7 +105,10 @@ class WorkersGone(Struct, frozen=True):
 
 
 class SignalCaught(Struct, frozen=True):
-    """The agent got a signal to leave, from a person or a scheduler."""
+    """The agent got a signal to leave the job, or to cancel it (SIGINT).
+
+    A person or a scheduler sent it.
+    """
 
     signal: int
 

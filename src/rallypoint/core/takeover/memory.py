@@ -70,8 +70,8 @@ def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> 
     """Return whether a leader with this record learns nothing from a position that it did not know.
 
     It learns nothing if it has formed a newer round than the position has, and than
-    `newest_claimed`, the newest one at its claim, and knows at least as many restarts. Nor does it
-    if the position is of an earlier life of the job.
+    `newest_claimed`, the newest one at its claim, and knows at least as many restarts. It also
+    learns nothing from a position of an earlier life of the job.
     """
     if job is None or job.newest_round is None:
         return False
