@@ -23,7 +23,7 @@ from rallypoint.register.record import Register, RegisterRecord
 
 
 class JobRegister(Struct, frozen=True):
-    """The register of one job, with this process's identity there, its memory and its keys."""
+    """One job's register, with this process's identity there and its memory, and the job's key."""
 
     register: Register
     local: LocalLeader

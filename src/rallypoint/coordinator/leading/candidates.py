@@ -48,8 +48,8 @@ class Candidates:
         """Begin to look for the jobs of the place, and stand by for each.
 
         `jobs` hosts the jobs that this process leads. `find` blocks, and returns the run ids of
-        jobs whose registers have changed since the last call. `lookup_token` returns the token of a
-        run id; None: no authentication.
+        jobs whose registers have changed since the last call; at first, those of all jobs.
+        `lookup_token` returns the token of a run id; None: no authentication.
         """
         self._led, self._jobs, self._find, self._lookup_token = led, jobs, find, lookup_token
         self._loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Candidates:
         return await dial(told_addresses(addresses), run_id, token, DIAL_TIMEOUT_S)
 
     async def _follow(self, run_id: str) -> None:
-        """Stand by for this job until it is no longer needed."""
+        """Stand by for this job until this process leads it or is no longer needed."""
         deference = self._deferences.setdefault(run_id, Deference())
         job, leadership = self._led.stand_ready(run_id, deference), None
         try:
@@ -108,7 +108,10 @@ class _Candidacy(RegisterCandidacy):
         dial: Callable[[tuple[str, ...]], Awaitable[ClientConnection]],
         is_awaited: Callable[[], bool],
     ) -> None:
-        """`is_awaited`: an agent of the job waits here until this process leads it."""
+        """`dial` connects to the leader at these addresses.
+
+        `is_awaited` returns whether an agent of the job waits here until this process leads it.
+        """
         nonce = job.local.runtime.nonce()
         self._standby = c.Standby(job.leader, nonce, job.memory, deference, _drawn())
         super().__init__(self._standby, job, say)

@@ -54,7 +54,7 @@ def random_nonce() -> int:
 
 
 class Runtime(Struct, frozen=True):
-    """The functions of the machine that a leader uses."""
+    """The functions of the system that a leader uses: a clock, random numbers, and `is_gone`."""
 
     clock: Callable[[], float] = boot_time
     is_gone: Callable[[Process, Process], bool] = is_gone

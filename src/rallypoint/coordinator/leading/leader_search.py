@@ -193,7 +193,7 @@ class LeaderSearch(RegisterCandidacy):
     async def close(self, *, is_heard: bool) -> None:
         """Stop searching and lead no more, so that another node may lead at once.
 
-        `is_heard`: as in the record of a job. Takes a few seconds at most.
+        `is_heard`: all live nodes have heard the verdict of the job. Takes a few seconds at most.
         """
         self.stop()
         await asyncio.wait((self._watcher,), timeout=VACATE_S)

@@ -35,7 +35,7 @@ VACATE_S = 1.0
 class Leadership:
     """The leadership of one job, which this process has claimed: it writes the job's record.
 
-    For the thread of the loop. Call `keep` first.
+    For the thread of the loop. It begins to write with `keep`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Leadership:
         *,
         is_one_of_many: bool,
     ) -> None:
-        """`record`: the one in the register, which this process has claimed.
+        """`record` reads and writes the job's register, which this process has claimed.
 
         `is_one_of_many`: other processes may lead the job as well, the nodes find them, and this
         one lets them.
@@ -209,8 +209,9 @@ class Leadership:
     ) -> None:
         """Give up the leadership, and record that, so that others need not wait.
 
-        Waits `timeout_s` seconds at most, and ignores errors of the register. `is_heard` is as in
-        the record of a job. `steps_down`: another node may lead with more success.
+        Waits `timeout_s` seconds at most, and ignores errors of the register. `is_heard`: all live
+        nodes have heard the verdict of the job. `steps_down`: another node may lead with more
+        success.
         """
         self._stop()
         for last in self.duties.leaves(is_heard=is_heard, steps_down=steps_down):

@@ -99,7 +99,8 @@ class RecordGate:
     ) -> list[HostEffect]:
         """Note the promise in a heartbeat that has just come; return what may be carried out now.
 
-        `effects` are those of the heartbeat. Other parameters as for `Gate`.
+        `effects` are those of the heartbeat. `incarnation` is that of the agent whose session uses
+        the connection; empty: none does any more.
         """
         speaker = None
         if heartbeat.promise is not None and incarnation:

@@ -105,7 +105,10 @@ class WorkersGone(Struct, frozen=True):
 
 
 class SignalCaught(Struct, frozen=True):
-    """The agent got a signal to leave, from a person or a scheduler."""
+    """The agent got a signal to leave the job, or to cancel it (SIGINT).
+
+    A person or a scheduler sent it.
+    """
 
     signal: int
 
@@ -187,7 +190,7 @@ NodeEvent = (
 
 
 class JoinRound(Struct, frozen=True):
-    """Tell the coordinator that this node is ready, and that no workers run here."""
+    """Tell the coordinator that this node wants a place in a round; no workers run here."""
 
 
 class ReportNow(Struct, frozen=True):
@@ -328,7 +331,7 @@ class Finish(Struct, frozen=True):
 
     @property
     def ending(self) -> Ending:
-        """The end of the job, with its reason."""
+        """The end of the job, as far as this node knows, with its reason."""
         verdict = self.verdict
         if self.kind is not FinishKind.VERDICT or verdict is None:
             return Ending(self.outcome, self.text, has_left=True)

@@ -162,7 +162,7 @@ def unheard(state: WorkersState) -> list[NodeEffect]:
 
 
 def leave_now(state: WorkersState) -> list[NodeEffect]:
-    """Stop the workers of a node that leaves: the time for their last checkpoint is over."""
+    """Stop the workers of a node that leaves: it no longer waits for their last checkpoint."""
     if not state.leaving:
         return []
     state.announced = True

@@ -206,7 +206,7 @@ def is_fenced(state: WorkersState) -> bool:
 
 
 def _forgotten(state: WorkersState) -> list[NodeEffect]:
-    """Kill running workers, which belong to no world: the coordinator does not know this node."""
+    """Kill running workers, and join again: the coordinator does not know this node."""
     state.proving = None
     if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is Desired.JOIN else []
@@ -307,7 +307,8 @@ def _lease_ended(state: WorkersState, waits_for: str) -> list[NodeEffect]:
 def _helper_died(state: WorkersState, event: HelperDied) -> list[NodeEffect]:
     """Report a dead helper, and stop the round's workers if they run.
 
-    Reported also when workers have failed before: the helper may have been the reason.
+    Reported also when workers have failed before: the helper may have been the reason. Ignored if
+    all workers here have ended well and no other node needs it.
     """
     if event.stamp != state.stamp or state.phase is NodePhase.IDLE:
         return []
@@ -340,7 +341,7 @@ def _gone(state: WorkersState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Nod
 
 
 def _be_patient(state: WorkersState, pids: str) -> list[NodeEffect]:
-    """Wait longer for processes that do not die; this node keeps its place until then.
+    """Wait longer for processes that do not die; meanwhile this node keeps its place.
 
     A file system that hangs usually recovers.
     """

@@ -54,7 +54,7 @@ def notify(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """Send on the signals held back: the witness got none, so only this agent was meant."""
+    """Send the workers the signals held back: the witness got none, so no scheduler sends them."""
     state.signals.is_waiting = False
     return _release(state)
 

@@ -90,7 +90,8 @@ class WorkersState(Struct):
     desired: Desired = Desired.JOIN
     stamp: Stamp | None = None
     is_foreign: bool = False
-    """Whether the round in `stamp` is of another coordinator than the present one."""
+    """Whether the round in `stamp` is of another coordinator than the present one, which does not
+    know it."""
     has_joined: bool = False
     """Whether the node has asked for a place, and has none yet."""
     proving: tuple[Stamp, int] | None = None
@@ -123,7 +124,7 @@ class WorkersState(Struct):
     """Whether this node was told to leave, in any way."""
     leaving_why: str = ""
     cancels: bool = False
-    """Whether the signal was an interrupt, which ends the job."""
+    """Whether the signal was an interrupt (SIGINT), which ends the job."""
     announced: bool = False
     """Whether the workers may stop: the job knows of the leave, or could not be told in time."""
     heard: bool = False
@@ -273,7 +274,7 @@ def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
 def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
     """Return this node's present state, for a coordinator that it attaches to.
 
-    The node was told to drain `drains_for_s` seconds ago.
+    `drains_for_s` is how many seconds ago the node was told to leave, if it was.
     """
     if state.leaving:
         why, number = state.leaving_why, state.signal
@@ -385,7 +386,7 @@ def _report(
 
 
 def _suspects(state: WorkersState) -> list[WorkerExit]:
-    """Return the workers that a signal has ended which this agent may still get."""
+    """Return the exits of workers that a signal has ended which this agent may still get."""
     signals = state.settings.signals
     return [exit_ for exit_ in state.exits.values() if exit_.signal in signals]
 
@@ -416,7 +417,7 @@ def spawn_failed(state: WorkersState, stamp: Stamp, error: RallypointError) -> l
 def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
     """Return a test whether workers can be started here, if the node waits for a place.
 
-    `order` asks for it, before a round ends for this node.
+    `order` asks for it, before the running round is ended to give this node a place.
     """
     waits = state.phase is NodePhase.IDLE and state.has_joined and state.desired is Desired.JOIN
     question = order.stamp, order.number

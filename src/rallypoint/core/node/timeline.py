@@ -165,8 +165,9 @@ def ended_by(
 ) -> tuple[str, str] | None:
     """Return why the round ended, as a kind and in words, the same on all nodes.
 
-    None: the job's end ended it, or this node was not told. `following` is the next round on this
-    node, `verdict` that of the job.
+    None: it is active, the job's end ended it, or this node was not told. `following` is the next
+    round on this node, `verdict` that of the job. If this node was not told, but knows the next
+    round, the kind is `UNKNOWN`.
     """
     if following is not None and following.number == life.number + 1:
         return kind_between(life, following), following.assignment.why
@@ -179,7 +180,8 @@ def ended_by(
 def told(timeline: Timeline, node_id: str, at: float) -> tuple[ReportedRound, ...]:
     """Return the newest rounds for a report of this node.
 
-    Leaves out a round whose end the node does not know; other nodes report it.
+    Leaves out a round of which this node does not know why the next one followed; other nodes
+    report it.
     """
     lives = timeline.rounds[-ROUNDS_REPORTED:]
     found = []
@@ -257,7 +259,7 @@ def _takes_place(effect: NodeEffect) -> bool:
 
 
 def _life(timeline: Timeline, round_: int) -> RoundLife | None:
-    """Return the newest round with this number; each coordinator counts from zero."""
+    """Return the newest round with this number; each life of the job counts from zero."""
     return next((life for life in reversed(timeline.rounds) if life.number == round_), None)
 
 

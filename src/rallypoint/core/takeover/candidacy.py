@@ -76,14 +76,16 @@ class Claim(Struct, frozen=True):
 
     record: LeadRecord
     known: PositionOrder
-    """The order (epoch number, incarnation, beat) of the newest record that this process knew."""
+    """The order (epoch number, incarnation, beat) of the newest record that this process knew,
+    itself or by a position that it was told."""
     is_put_back: bool
-    """Whether the record that was found in the register was older than a known one."""
+    """Whether this process knew a newer record than it found in the register."""
     found: LeadRecord | None
     """The record that the claim continues; None: there is none. If the one in the register is
     outdated, this is a newer one that the process knows."""
     seen_at: float
-    """When the record in the register was first seen to be as it is now."""
+    """When the record in the register was first seen to be as it is now, or seen again after a
+    pause in looking."""
     promised_until: float
 
 
@@ -127,7 +129,7 @@ class GiveUp(Struct, frozen=True):
 
 
 class Dial(Struct, frozen=True):
-    """Connect to the leader at these addresses, and to no other one."""
+    """Connect to the leader at these addresses, and close any other connection to a leader."""
 
     addresses: tuple[str, ...]
     epoch: int = 0
@@ -212,7 +214,7 @@ class Candidacy:
         self._unfit, self._unfit_token = 0, object()
 
     def looks(self, present: Present) -> list[Effect]:
-        """Note the present part of the process in the job, and return what reads the register."""
+        """Note the process's present part in the job; return the effect that reads the register."""
         self.claimant = self._claimant(present)
         return [Look()]
 
@@ -222,7 +224,8 @@ class Candidacy:
     def found(self, event: Found) -> list[Effect]:
         """Return what follows from a read of the register: a claim, or a wait and its reason.
 
-        Raises RecordError for an unusable record; a node's search returns a wait instead.
+        Raises RecordError for an unusable record. With such a record a node's search waits instead,
+        and a `Standby` gives up.
         """
         try:
             return self._examine(event)
@@ -230,7 +233,10 @@ class Candidacy:
             return self.unread(event.at, error)
 
     def _examine(self, event: Found) -> list[Effect]:
-        """Return a claim if no process leads the job, else a wait. Raises RecordError."""
+        """Return a claim if this process may claim the job now, else a wait with its reason.
+
+        Raises RecordError.
+        """
         judged = self.judge(event)
         self.record = judged.record
         if not judged.claims_in_s:
@@ -238,7 +244,7 @@ class Candidacy:
         return [Say(_waits_for(judged)), Wait(self.watch.look_s)]
 
     def unread(self, at: float, error: RallypointError) -> list[Effect]:
-        """Return the wait for the next look after a failed read, or a claim of unknown outcome.
+        """Return the wait for the next look, after a failed read or a claim of unknown outcome.
 
         Raises the error unless it is a RendezvousConnectionError.
         """
@@ -302,8 +308,9 @@ class Candidacy:
         return self.watch.claims_behind_in_s(record, restored, now, self.claimant, self._unfit)
 
     def swap(self, addresses: tuple[str, ...] = ()) -> Swap:
-        """Return the effect that claims the job, with a record that follows the last one found.
+        """Return the effect that claims the job.
 
+        Its record continues the one that was found last, or a newer one that this process knows.
         `addresses` are those on which this process listens for this job alone; empty: those of
         `leader`.
         """
@@ -376,7 +383,10 @@ class Standby(Candidacy):
         )
 
     def _examine(self, event: Found) -> list[Effect]:
-        """Return a claim, a connection to the job's leader, or the end of the candidacy."""
+        """Return a claim, the end of the candidacy, or a wait, perhaps with a connection.
+
+        The connection is to the leader in the record.
+        """
         judged, before = self.judge(event), self.record
         record, claimant = judged.record, self.claimant
         self.promises.saw(record, is_behind=judged.is_behind or bool(judged.unfit))

@@ -8,13 +8,13 @@ from __future__ import annotations
 MARGIN_S = 0.5
 SLEW = 1 / 12
 """The largest share by which a clock may run too fast or too slow: chrony's limit by default. Other
-programs correct by 0.05 %."""
+programs correct by 0.05 % at most."""
 
 
 def with_margin(seconds: float) -> float:
-    """Return `seconds` and the most that two clocks differ meanwhile, and half a second.
+    """Return the sum of `seconds`, the most that two clocks differ meanwhile, and half a second.
 
-    While this machine's clock shows `seconds`, another one does not show more.
+    While this machine's clock advances by `seconds`, another one advances by no more than that sum.
     """
     return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
 

@@ -62,7 +62,10 @@ OFFERS_MAX = 64
 
 
 def promised_s(lease_s: float) -> float:
-    """Return how long a promise lasts in seconds, from the acknowledgement that it names."""
+    """Return how long a leader may count on a promise: half a lease, in seconds.
+
+    It counts from the acknowledgement that the promise names.
+    """
     return PROMISE_SHARE * lease_s
 
 
@@ -118,7 +121,8 @@ class Promises:
         """The epoch number and beat of the record over which this process has sent a claim that may
         still be stored; None: there is no such claim."""
         self._led_by = 0
-        """The epoch number of the newest record that was seen in the register; 0: none."""
+        """The epoch number of the last record seen in the register that was not outdated; 0:
+        none."""
         self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
         self._answered = 0
         self.answered_at = -inf
@@ -134,7 +138,7 @@ class Promises:
 
     @property
     def is_heir(self) -> bool:
-        """Whether this process has a place in which the leader relies on its promises."""
+        """Whether this process makes promises: it is a candidate, or a node in an heir's place."""
         return self._heir is not None
 
     def answered(self, number: int, now: float) -> None:
@@ -179,7 +183,8 @@ class Promises:
     def next(self, now: float, epoch: int) -> Promise | None:
         """Return the promise for the next heartbeat to this epoch's leader, and be bound by it.
 
-        None: this process is no heir, its claim may still be stored, or it has seen a later leader.
+        None: this process is neither an heir nor a candidate, its claim may still be stored, or it
+        has seen a later leader.
         """
         if self._heir is None or self._claims_after is not None:
             return None
@@ -194,7 +199,7 @@ class _Promised(Struct):
     """The promises of one heir or candidate, as a leader counts them."""
 
     connection: int = 0
-    """The newest connection on which promises have come; 0: none has."""
+    """The number of the newest connection on which promises have come; 0: none has."""
     since: float = -inf
     """When the newest acknowledgement that its promises name was about to be sent."""
     answers: dict[int, float] = field(default_factory=dict)
@@ -247,7 +252,7 @@ class Consent:
     def since(self, heirs: Iterable[Heir]) -> float:
         """Return since when the promises of all these heirs count.
 
-        -inf: those of one do not count, or there are no heirs.
+        -inf: those of at least one do not count, or there are no heirs.
         """
         promised = (self._promised.get(heir) for heir in heirs)
         return min((-inf if each is None else each.since for each in promised), default=-inf)
@@ -258,7 +263,7 @@ def _order(record: LeadRecord | None) -> tuple[int, int]:
 
 
 def heirs_in(record: JobRecord | None, candidates: Iterable[int] = ()) -> frozenset[Heir]:
-    """Return the heirs and candidates that alone may claim the job soon; empty: any node may.
+    """Return the heirs and candidates that alone may claim the job soon; empty: any process may.
 
     `record` is the one in the register; `candidates` are the numbers that it lists.
     """

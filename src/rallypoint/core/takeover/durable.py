@@ -31,7 +31,10 @@ class Durable:
         is_recorded: bool,
         former: FormerLife | None = None,
     ) -> None:
-        """`is_recorded`: the register holds this job as it is. `former`: the job's life before."""
+        """`is_recorded`: the register holds this job as it is.
+
+        `former`: the life of the job before this one; None: there was none, or it is not known.
+        """
         self.job, self.handover, self._former = job, handover, former
         self._mark = self._now
         self._changed = 0 if is_recorded else 1
@@ -103,7 +106,7 @@ class Durable:
     def unrecorded(self) -> list[HostEffect]:
         """Return all queued effects, and empty the queue.
 
-        A leader that goes carries them out at the very end, when it can't record their decisions.
+        For a leader that steps down, and tells its nodes of a cancel that it can't record.
         """
         found = [effect for _, effect in self._kept]
         self._kept.clear()

@@ -49,8 +49,8 @@ STALL_SHARE = 1 / 2
 """The share of the hold after which a person is told that nothing could be recorded, while there is
 time to act."""
 STOPPED_S = 1.0
-"""The seconds by which a timer is late when this process itself was stopped, and not the
-register."""
+"""The delay of a timer, in seconds, above which this process itself was stopped, so that the
+register is not to blame."""
 EARLY_S = 0.001
 """The most seconds that a timer may end too early."""
 HEARD_BEATS = 2.5
@@ -178,7 +178,7 @@ class Duties:
 
     @property
     def before(self) -> Life | None:
-        """The life of the job before the one in the register; None: not known.
+        """The life of the job before the one in the register; None: none is known.
 
         Its nodes may come late.
         """
@@ -372,9 +372,9 @@ class Duties:
     def is_behind(self, told: Position) -> bool:
         """Return whether this position, which a node tells, makes the leader claim the job anew.
 
-        It does if it is newer than what the leader knew when it claimed: the record was replaced by
-        an older one. It does not if the leader has nothing to learn from it, nor a higher epoch to
-        claim above.
+        It does if it is of another epoch, and newer than what the leader knew when it claimed: the
+        record was replaced by an older one. It does not if the leader has nothing to learn from it,
+        nor a higher epoch to claim above.
         """
         if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
             return False
@@ -385,7 +385,8 @@ class Duties:
         """End the duties, and return the write of a last record, which says that this leader goes.
 
         The record has everything that is not recorded yet. Empty: another process may lead by now.
-        The arguments are those of `Leadership.vacate`.
+        `is_heard`: all live nodes have heard the verdict. `steps_down`: others may lead with more
+        success.
         """
         self._is_active = False
         if self.is_deposed:
@@ -404,7 +405,7 @@ class Duties:
     def removes(self, at: float) -> list[Write]:
         """End the duties, and return the write of a record before the register is removed.
 
-        The record has no other change. Empty: another process may lead by now.
+        The job in it is the one that was recorded last. Empty: another process may lead by now.
         """
         self._is_active = False
         if self.is_deposed:
@@ -417,7 +418,7 @@ class Duties:
 def why_unfit(fault: str) -> str:
     """Return the reason of a leader that gives up, because its register holds such a record.
 
-    `fault`: the value in the record that no leader writes.
+    `fault`: a text about the value in the record that no leader writes.
     """
     return f"its register holds a record that was not written by a leader: {fault}"
 

@@ -96,9 +96,9 @@ class Handover:
         self._unsettled[ref.incarnation] = None
 
     def settle(self, job: JobState, ref: NodeRef, waiting: list[m.Numbered]) -> None:
-        """Drop the first of an agent's kept reports, up to one that another coordinator would need.
+        """Drop an agent's oldest kept reports, up to one that another coordinator would need.
 
-        `waiting`: the agent's kept reports.
+        That one and all later ones stay. `waiting`: the agent's kept reports, the oldest first.
         """
         settled = 0
         while settled < len(waiting) and is_settled(job, ref.node_id, waiting[settled].report):
@@ -167,8 +167,8 @@ class Handover:
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
         """Return whether an agent may go on with its session, which this coordinator does not know.
 
-        It may if its node takes part in the round that was taken over. A node that had succeeded
-        may come at any time.
+        During the takeover it may if its node takes part in the round that is taken over.
+        Afterwards it may only if its node had succeeded, while that round is active.
         """
         self._has_come(ref.node_id)
         if self.recovery is not None:
@@ -255,7 +255,7 @@ def _lost(
 ) -> list[JobEffect]:
     """End a round, because the nodes of these group ranks are lost.
 
-    `came` of them have come after all, and had not been told of the round.
+    `came` is how many of them have come after all, without having been told of the round.
     """
     led, world = found.predecessor, job.round.world
     dead = [rank for rank in missing if rank in found.dead and rank != led.rank]
@@ -302,8 +302,8 @@ def _counts_too_often(job: JobState, found: Recovery) -> bool:
 def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
     """End the newest round, of which nodes that wait here had not been told.
 
-    As many nodes suffice for the next world, without a last call. Which of the missing ones they
-    are is not known.
+    The next world forms at once with as many nodes as this one had, less those that have left or
+    died. Which of the missing ones wait here is not known.
     """
     gone = [rank for rank in missing if is_set(found.record.stopped, rank)]
     if len(missing) - len(gone) > len(found.untold):
@@ -325,8 +325,8 @@ def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> li
 def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     """Return the effects for a world whose nodes are all back; empty: its round goes on.
 
-    If a node has stopped its workers because its lease was over, other nodes' failures may follow
-    from that: the node was lost, though it is back.
+    The round ends if a node has stopped its workers because its lease was over. That node counts as
+    lost, though it is back: other nodes' failures may follow from that.
     """
     if not found.record.is_started:
         return []

@@ -221,9 +221,9 @@ class Search(Candidacy):
         return [*effects, c.LeaderChanged(), *after]
 
     def _tell_unusable(self, why: str) -> list[Effect]:
-        """Report once that the register holds no usable record.
+        """Report once, for each reason, that the register holds no usable record.
 
-        A node that has just started ends with that line anyway.
+        A node that has just started does not report it, since it ends with that line anyway.
         """
         is_fresh = self.claimant is not None and self.claimant.is_fresh
         if is_fresh or why == self._unusable:
@@ -232,7 +232,7 @@ class Search(Candidacy):
         return [Say(why)]
 
     def _compare_views(self, now: float) -> list[Effect]:
-        """Report if new records are seen late, by the beats of a leader that answers."""
+        """Report once if new records come late: the leader answers, but its record stands still."""
         still_s, silent_s = now - self.watch.since, now - self.promises.answered_at
         # It has answered when its record was late already.
         is_late = self._present.is_attached and still_s - silent_s > self.watch.late_s
@@ -259,8 +259,8 @@ class Search(Candidacy):
         """Return the addresses of the leader, or of the node to which it has handed the job over.
 
         If the register is away, they are those of the leader that was known last, which may lead by
-        promises. Raises RendezvousConnectionError if no process leads, and what the last look has
-        raised.
+        promises. Raises RendezvousConnectionError if no process leads, and any other error of the
+        last look.
         """
         error, record = self._error, self.record
         is_away = isinstance(error, RendezvousConnectionError)

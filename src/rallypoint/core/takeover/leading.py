@@ -45,12 +45,12 @@ from rallypoint.core.takeover.heirs import Claimant, HeardCandidates, Turn, know
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord, is_set
 
 ATTACH_S = 0.5
-"""The usual time in seconds of a claim and of the nodes' way to the new leader."""
+"""The usual time in seconds of a claim and of the nodes' way to the new leader, together."""
 BEAT_SHARE = 1 / 5
 """The share of the hold after which a leader renews it; where the lease is shorter, the same share
 of the lease."""
 LOOK_SHARE = 1 / 8
-"""The share of the hold between two looks of a waiting process at the record."""
+"""The share of the hold between two looks of a waiting process at the record; a second at most."""
 RELEASE_S = 3.0
 """The longest time in seconds that the guard of a dead leader takes to mark the record. A process
 that claims earlier does not know that no worker of that node lives, and must wait for its lease."""
@@ -58,7 +58,7 @@ LONELY_SHARE = 3 / 5
 """The share of the hold without a stored record after which a leader may hand over to an heir that
 can write."""
 LONELY_S = 2.0
-"""The seconds for which another process has to offer to lead before a handover."""
+"""The seconds for which an heir has to offer to lead before the leader hands over to it."""
 HEIRS_ONLY_LEASES = 4
 """The number of leases after the hold in which only heirs may claim: a leader may still act by
 their promises."""
@@ -269,7 +269,7 @@ def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
 
 
 def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
-    """Return the addresses of the leader that should be told of a dead place.
+    """Return the addresses of the leader that should be told of a dead node's place.
 
     Empty: no process leads at present. None: no leader needs to be told any more, according to the
     record.
@@ -374,7 +374,10 @@ class Lead:
             self._consent.heard(speaker, number, promise.answered, now)
 
     def hand_over(self, now: float) -> bool:
-        """End the term if this leader can't write and an heir offers to; return whether it does."""
+        """End the term if this leader can't write and an heir offers to lead.
+
+        Returns whether the term ends.
+        """
         job = self.record.job
         if job is None or now < self._sent_at + LONELY_SHARE * self._hold_s:
             return False

@@ -69,9 +69,9 @@ def is_of_life(job: JobRecord, told: Position) -> bool:
 def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> bool:
     """Return whether a leader with this record learns nothing from a position that it did not know.
 
-    It does not if it has formed a world since its claim, when the newest round was
-    `newest_claimed`, and knows as many rounds and restarts. Nor does it if the position is of an
-    earlier life of the job.
+    It learns nothing if it has formed a newer round than the position has, and than
+    `newest_claimed`, the newest one at its claim, and knows at least as many restarts. It also
+    learns nothing from a position of an earlier life of the job.
     """
     if job is None or job.newest_round is None:
         return False

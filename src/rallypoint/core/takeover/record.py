@@ -39,10 +39,11 @@ from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 
 NAMED_MAX, NAMES_CHARS = 64, 1000
-"""The most nodes of a small world, and the most characters of all their names together."""
+"""The most nodes of a small world, and the most characters of all their names together, the common
+beginning counted once."""
 LEFT_MAX, LEFT_CHARS = 8, 80
-"""The most nodes that have left last and are remembered, and the most characters of their names,
-each."""
+"""The most nodes that are remembered as the last that have left, and the most characters of the
+name of each; one with a longer name is not remembered."""
 NUMBERS_BITS = 20
 LEAST_RAN_S = 0.001
 """The least runtime in seconds that the record of a job with `--max-runtime` has once workers have
@@ -110,9 +111,9 @@ class Blamed(Struct, frozen=True, array_like=True):
 
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
-    """The fitness of machines (`fitness_state.Fitness`), without their losses.
+    """The fitness of machines (`fitness_state.Fitness`), without the last losses.
 
-    Quarantines are in seconds from when the record was made.
+    `JobRecord` has those. Quarantines are in seconds from when the record was made.
     """
 
     machines: dict[str, BadMachine] = field(default_factory=dict)
@@ -198,8 +199,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     stepped_down: int = 0
     """The number of leaders in a row that have stepped down before they knew the world."""
     blamed: Blamed | None = None
-    """The first failure of the newest round until it is judged, if its node is the leader's or is
-    gone."""
+    """The first failure of the newest round on a node that is the leader's or is gone, until that
+    round is judged. One that tells of a lost peer comes after all others."""
     crash_loop: CrashLoop = CrashLoop()
     """The equal failures in a row, without progress in between: their number, and what they have in
     common."""
@@ -210,7 +211,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     last_end: EndReason | None = None
     """The reason of the end of the round before the newest one, as it was judged."""
     machines: MachinesRecord | None = None
-    """The machines that are not trusted; None: written by an older version."""
+    """The fitness of machines, such as those in quarantine; None: written by an older version."""
     leader_machine: str = ""
     """The name of the machine of the leader's own node; empty: the node id stands for it."""
     names: WorldNames = WorldNames()
@@ -256,11 +257,11 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     is_vacant: bool = False
     """Whether the leader has gone, as it or its guard has recorded."""
     is_dead: bool = False
-    """Whether the guard of the leader's agent wrote this: that process is dead, and no worker of
-    its node lives."""
+    """Whether the guard of the leader's agent wrote this: the agent is dead, and no worker of its
+    node lives."""
     candidates: tuple[int, ...] = ()
-    """The numbers of candidates: processes that are not nodes of the job, can lead it, and promise
-    as heirs do (`heirs.py`), in their order."""
+    """The numbers of candidates, in the order in which they may claim. Candidates are processes
+    that are not nodes of the job, can lead it, and promise as heirs do (`heirs.py`)."""
 
 
 def has_succeeded(job: JobState) -> list[bool]:

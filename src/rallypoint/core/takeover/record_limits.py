@@ -139,13 +139,13 @@ def _world_fault(job: JobRecord) -> str:
 
 
 Counts = Mapping[str, int]
-"""The counts of one job that only grow, by the names of their fields."""
+"""The counts of one job that may advance by only so much at once, by the names of their fields."""
 _MOST = {"epoch.number": EPOCHS_MAX, "job.incarnation": MAX_LIFE}
 """The largest values of these counts; that of any other count is `MAX_NUMBER`."""
 
 
 def counts_of(record: LeadRecord) -> Counts:
-    """Return the counts in a record that only grow."""
+    """Return the counts in a record that may advance by only so much at once."""
     job, found = record.job, {"epoch.number": record.epoch.number}
     if job is None:
         return found
@@ -164,7 +164,7 @@ def counts_of(record: LeadRecord) -> Counts:
 
 
 def counts_told(told: Position) -> Counts:
-    """Return the counts in a position that only grow."""
+    """Return the counts in a position that may advance by only so much at once."""
     return {
         "epoch.number": epoch_number(told.epoch),
         "job.incarnation": told.told_life,

@@ -88,8 +88,8 @@ class Recovery(Struct):
 
     record: JobRecord
     awaited: int
-    """The number of nodes of the newest world that are absent, have not succeeded and are not
-    dead."""
+    """The number of nodes of the newest world that are absent, and have not succeeded, left or
+    died."""
     predecessor: Predecessor = UNKNOWN
     """The node of the former leader, while it is missing."""
     put_back_s: float = 0.0
@@ -141,10 +141,10 @@ class Recovery(Struct):
 
     @property
     def may_be_outdated(self) -> bool:
-        """Whether later rounds than the record's may have run.
+        """Whether the record may be an old one, so that later rounds than its newest may have run.
 
-        If the record is an old one, no node here knows of them: nodes are missing, and none that is
-        here may have workers. Then the job gets another number with the next round.
+        It may if nodes are missing, or none has come, and none that is here may have workers. Then
+        the job gets another number with its next round.
         """
         if any(node.may_have_workers for node in self.returned.values()):
             return False
@@ -217,8 +217,8 @@ class Recovery(Struct):
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
         """Return whether an attaching agent's session goes on, and note its node as returned.
 
-        It goes on if the node took part in the newest world. Any other agent, which has nothing to
-        lose, begins anew.
+        It goes on if the node took part in the newest world, and no other one has claimed its
+        place. Any other agent begins anew.
         """
         self._told_dead(hello.dead)
         record, place = self.record, hello.place

@@ -21,8 +21,8 @@ def agent(
 ) -> Speaker | None:
     """Return this agent as the sender of promises on this connection of its session.
 
-    None: it has none of the first places of the newest world, so its promises do not count.
-    `recovery` is that of `Handover`.
+    None: its promises do not count. It has none of the first four places of the newest world, or
+    two agents contest a place there. `recovery` is that of `Handover`.
     """
     if recovery is not None:
         stamp, first = _newest_recorded(recovery), _returned(recovery)
@@ -36,7 +36,10 @@ def agent(
 
 
 def candidate(connection: int, number: int) -> Speaker:
-    """Return a candidate as the sender of promises: this number came first on this connection."""
+    """Return the candidate of this number as the sender of promises on this connection.
+
+    `number` is the one in the first heartbeat on the connection.
+    """
     return Speaker(connection, (NO_ROUND, 0, number))
 
 

@@ -43,7 +43,8 @@ from rallypoint.core.takeover.record import JobRecord, has_succeeded
 CHECK_S = 0.5
 """The interval in seconds at which a leader checks whether to step down."""
 SILENT_SHARE = 1 / 3
-"""The share of the lease after which a node counts as silent."""
+"""The share of the lease after which a node counts as silent, unless `SILENT_BEATS` or
+`SILENT_MIN_S` is longer."""
 SILENT_BEATS = 3
 """The fewest missing heartbeats after which a node counts as silent."""
 IN_A_ROW_MAX = 2

@@ -23,10 +23,8 @@ DIGEST_BYTES = 16
 _PERSON = b"rp-told"
 
 PositionOrder = tuple[int, int, int]
-"""The place of a record in time: the number of the epoch, the incarnation, and the beat. A later
-record of a job has a larger one, whatever versions its register counts. The epoch is first: who
-continues what was put aside claims above all epochs, and a life that has begun without knowing of
-it has a larger number."""
+"""The place of a record in time: the number of the epoch, the incarnation, and the beat, compared
+in this order. A later record of a job has a larger one, whatever versions its register counts."""
 NEVER: PositionOrder = (0, 0, -1)
 """The order where there is no record."""
 
