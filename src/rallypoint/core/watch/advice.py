@@ -36,7 +36,7 @@ class StalledWorker(Struct, frozen=True):
     others: tuple[str, ...]
     """The other nodes with a worker at the same step."""
     is_everybody: bool
-    """Whether all workers are at that step; False for a single worker."""
+    """Whether all workers are at that step; False in a job of one worker."""
 
 
 class Advice(Struct, frozen=True):

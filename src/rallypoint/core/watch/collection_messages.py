@@ -67,13 +67,13 @@ class WorkerAnswer(Struct, frozen=True, array_like=True):
     left_out: int = 0
     """The number of bytes before these lines that are not kept any more."""
     is_kept: bool = True
-    """False: what it writes to this stream is not kept on its node."""
+    """Whether its node keeps what the worker writes to this stream."""
     next: int = -1
     """The position of the following output, in bytes of the stream; -1: not known."""
 
 
 class Collected(Struct, frozen=True, array_like=True, tag=25):
-    """A piece of a node's answer.
+    """A piece of a node's answer to the coordinator.
 
     An empty one, which is not the last, announces that the node has something to send.
     """
@@ -138,6 +138,6 @@ class Gathered(Struct, frozen=True):
     round: int = 0
     told: Sequence[RankTold] = ()
     missing: dict[str, str] = field(default_factory=dict)
-    """The nodes without an answer, with the reason."""
+    """The nodes whose answer is missing, as a whole or in part, each with the reason."""
     incarnation: int = 0
     """The number of the job's life."""

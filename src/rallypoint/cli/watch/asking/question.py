@@ -60,7 +60,7 @@ class Question:
 
     command: ClassVar[Command]
     not_of_files: ClassVar[str] = ""
-    """The option that has no meaning for a file; empty: the command reads no file."""
+    """The option that has no meaning for a file; empty: `read_words` takes no word for a file."""
     limit_s: float | None = None
     """How many seconds the answer may take; None: any number."""
     late = ""
