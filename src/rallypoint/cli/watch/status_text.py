@@ -198,8 +198,8 @@ def has_ended(job: JobLine) -> bool:
 def _runs_well(job: JobLine) -> int:
     """Return the place of a job in the order of a table.
 
-    Then come those that have failed, those that run, and those that have succeeded. First are all
-    others, such as those that stand still or wait.
+    Those that wait, stand still or do not answer come first. Then come those that have ended
+    without success, those that run, and those that have succeeded.
     """
     if job.state in _FAILED:
         return 1
@@ -209,9 +209,9 @@ def _runs_well(job: JobLine) -> int:
 
 
 def state_word(state: str) -> str:
-    """Return a job's state as people read it; an outcome has a word of its own.
+    """Return a job's state as people read it.
 
-    It is also the name of a class of exit codes.
+    Only the outcome `infrastructure` is replaced by other words: it names a class of exit codes.
     """
     outcome = of_word(state)
     return state if outcome is None else outcome.row.state or state

@@ -59,7 +59,7 @@ class WorkerAnswer(Struct, frozen=True, array_like=True):
 
     local_rank: int
     detail: str = ""
-    """The worker's stacks, or complete lines of its output."""
+    """The worker's stacks, or why there are none; or lines of its output."""
     stream: int = 0
     """The stream of the lines: 1 stdout, 2 stderr; 0: the answer is no output."""
     wall_time: float = 0.0

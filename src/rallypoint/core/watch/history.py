@@ -80,7 +80,7 @@ class _Seen(Struct):
     round: int = -1
     """The active round; -1: none."""
     newest: int = -1
-    """The last round that was active; -1: none was."""
+    """The last round that was active under this coordinator; -1: none was."""
     has_told_end: bool = False
     """Whether the former coordinator's sums say already how the last round ended."""
     closed: int = -1

@@ -93,7 +93,7 @@ class Recorded(Struct):
     begins: list[Begin] = field(default_factory=list)
     entries: list[HistoryEntry] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
-    """The rounds of the newest life of the job."""
+    """The ended rounds of the newest life of the job."""
     status: StatusLine | None = None
     """The newest status of the newest life of the job; None: there is none."""
     lost: int = 0

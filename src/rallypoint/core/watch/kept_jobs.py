@@ -50,7 +50,7 @@ class KeptLine(Struct, frozen=True, array_like=True):
     """The stream: 1 for stdout, 2 for stderr."""
     time: float
     text: str
-    """Complete lines that arrived at one time."""
+    """Lines that arrived at one time; the worker's last one may be unfinished."""
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
