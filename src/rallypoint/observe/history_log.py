@@ -26,7 +26,7 @@ _NAME_MAX = 200
 
 
 class HistoryLogs:
-    """The file of one job, or those of many in a directory.
+    """The writer of the history file of one job, or of those of many jobs in a directory.
 
     `write` is for the thread of the loop, and never blocks.
     """

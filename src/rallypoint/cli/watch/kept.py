@@ -80,7 +80,7 @@ SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
 
 
 class Kept(Struct):
-    """The files of one job, as they were read."""
+    """The files that are kept of one job on this machine, as they were read."""
 
     path: str
     notes: list[NodeNote]

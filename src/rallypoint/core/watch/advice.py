@@ -24,7 +24,7 @@ _UNREACHED = (
     "that they do not share (--local-addr)"
 )
 _NAMED = 4
-"""The most nodes that an advised command names."""
+"""The most nodes that an advised command names; of more it names none."""
 _ALLOWED = 3
 """The value of `--max-no-progress` that the advice suggests."""
 

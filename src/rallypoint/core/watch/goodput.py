@@ -71,7 +71,7 @@ class RoundSteps(Struct):
     step_carried: int = -1
     """The largest step of this round that the former coordinator knew; -1: none."""
     leader: str = ""
-    """The node that has reported the largest step."""
+    """The node that has reported the largest step of this round; empty: none, or not known."""
     advanced_at: float | None = None
     """When a worker reported the largest step; None: none was reported."""
 

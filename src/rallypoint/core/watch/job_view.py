@@ -126,7 +126,7 @@ class JobView(Struct, frozen=True):
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
     held_back: tuple[HeldBack, ...] = ()
-    """The machines that are held back from rounds, even if none of their nodes is in the job
+    """The machines and nodes that are held back from rounds, also those that are not in the job
     now."""
     known_since: UnixTime | None = None
     """The Unix time before which only a former coordinator, which is gone, knew what happened;

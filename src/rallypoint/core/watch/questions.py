@@ -45,7 +45,7 @@ class Subject(Enum):
     CANCEL = "cancel"
     """A request to end the job."""
     NODES = "nodes"
-    """The machines that are held back from rounds, and why; answered by `HeldBack`s."""
+    """The machines and nodes that are held back from rounds, and why; answered by `HeldBack`s."""
     EXCLUDE = "exclude"
     """A request: the machines of `nodes` take part in no round any more, until a person allows
     it."""

@@ -55,7 +55,7 @@ class UnreachedHereError(RendezvousConnectionError):
 
 
 class CoordinatorLostError(RendezvousConnectionError):
-    """The coordinator went away before it had answered, or is silent."""
+    """The coordinator went away before its answer was complete, or is silent."""
 
 
 class NoNextCoordinatorError(RendezvousConnectionError):
