@@ -19,7 +19,7 @@ from rallypoint.core.watch.questions import RankRange, ReadTo, Subject
 SINCE = 3
 """The first version of the session protocol that has `Collect`."""
 PIECE_CHARACTERS = 24_000
-"""The most characters of one text in a piece."""
+"""The most characters of one worker's stacks; of longer ones the end is sent."""
 PIECE_TEXTS = 64
 """The most texts that a node puts into one piece."""
 PIECES_IN_FLIGHT = 16
