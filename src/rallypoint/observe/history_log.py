@@ -26,7 +26,7 @@ _NAME_MAX = 200
 
 
 class HistoryLogs:
-    """The file of one job, or those of many in a directory.
+    """The writer of the history file of one job, or of those of many jobs in a directory.
 
     `write` is for the thread of the loop, and never blocks.
     """
@@ -43,8 +43,8 @@ class HistoryLogs:
         self._queue: BoundedQueue[tuple[str, HistoryLine]] = BoundedQueue(self._receive)
         self._on_fault: Callable[[str, str], None] = lambda run_id, why: None
         self._begins: dict[str, Begin] = {}
-        """The newest first line of each job's file, by job. For the queue's thread, as the two
-        fields below."""
+        """The newest header of each job's history, by run id. Only for the queue's thread, as are
+        the two fields below."""
         self._told = 0
         """The number of lost lines that the files have reported."""
         self._is_broken = False
@@ -53,9 +53,9 @@ class HistoryLogs:
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """Report faults to `on_record`, through `call_soon`, when a job's file can't be written.
+        """Have `on_record` called, through `call_soon`, when a job's file can't be written.
 
-        Each fault is reported once until writing works again.
+        After one such fault the next ones are not told, of any job, until a line was written.
         """
 
         def tell(run_id: str, why: str) -> None:

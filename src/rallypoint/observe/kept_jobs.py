@@ -28,9 +28,9 @@ _LEAST_BYTES = 4000
 
 
 def make_directory(path: str) -> None:
-    """Make the directory of a job if it is missing, and then remove old ones. Raises OSError.
+    """Make the directory of a job if it is missing, and then remove others. Raises OSError.
 
-    The oldest ones are removed, if all together are too many or too large.
+    If all together are too many or too large, `rules.to_remove` says which are removed.
     """
     root = os.path.dirname(path)
     os.makedirs(os.path.dirname(root), 0o700, exist_ok=True)
@@ -47,8 +47,8 @@ def make_directory(path: str) -> None:
 def write_note(path: str, note: NodeNote) -> None:
     """Write the note of a node, in place of an earlier one. Raises OSError.
 
-    If it can't be written, it is written without its output; if that fails too, it overwrites the
-    earlier file.
+    If it can't be written, it is written without its output; if that fails too, the earlier file is
+    overwritten with that.
     """
     name, room = os.path.join(path, rules.node_file(note.node)), rules.room_of(note.nodes)
     try:
@@ -147,7 +147,10 @@ def find(root: str, job: str | None, endpoint: str | None) -> str:
 
 
 def _remove_old(root: str, own: str) -> None:
-    """Remove old directories, unless another agent does so now. Never raises OSError."""
+    """Remove the directories beyond the limits, unless another agent does so now.
+
+    Never raises OSError.
+    """
     try:
         lock = safe_open(os.path.join(root, ".lock"), os.O_RDWR | os.O_CREAT)
     except OSError:

@@ -25,7 +25,7 @@ import msgspec
 from rallypoint.errors import InfrastructureError
 
 LINE_MAX = 4096
-"""The longest printed line in characters; a longer one is cut."""
+"""The longest printed line in characters; a longer one is cut, unless it is a `JsonLine`."""
 REPORT_MAX = 64 * 1024
 """The most characters that are printed at once: a traceback has at most 8192 bytes, and an
 escaped one fits too."""
@@ -70,7 +70,7 @@ class Painted(str):
 
 
 class JsonLine(str):
-    """One JSON object that `json_line` has made: printable, on one line, and never cut."""
+    """A line that is one JSON value, from `json_line` or `json_text`: it is printed uncut."""
 
 
 def visible(text: str) -> str:
@@ -122,7 +122,7 @@ def json_text(value: object) -> str:
 def json_line(value: object) -> JsonLine:
     """Return a JSON line for printing.
 
-    Texts are cut if there are more than REPORT_MAX characters.
+    Beyond REPORT_MAX characters texts are cut, and items of lists are left out.
     """
     return JsonLine(json_text(_Cutter().cut(msgspec.to_builtins(value))))
 

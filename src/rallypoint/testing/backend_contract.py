@@ -116,7 +116,10 @@ class RendezvousBackendContract:
         assert second[0] == b"one", f"{rule}: it returned {show(second)}, but b'one' is there"
 
     def test_a_token_of_get_or_of_set_replaces_that_version(self) -> None:
-        """Check that a token, of `get_state` or `set_state`, works in every object of the job."""
+        """Check that a token of `get_state` or `set_state` replaces its version.
+
+        Both give the same token for it, also in different objects.
+        """
         one, two = self._backend(), self._backend()
         token = self._store(one, b"one", None)
         rule = "rule: a token that set_state returned replaces that version"

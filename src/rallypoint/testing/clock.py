@@ -32,7 +32,7 @@ class FakeClock:
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Raises ValueError for less than 0 seconds: monotonic clocks never do."""
+        """Let time pass. Raises ValueError for less than 0 seconds: the clock never goes back."""
         if not seconds >= 0:
             raise ValueError(f"a monotonic clock can't advance by {seconds!r} s")
         self._now_s += seconds

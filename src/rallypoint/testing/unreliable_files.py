@@ -52,7 +52,7 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class FileNode:
-    """A file or a directory. `durable`: the names in it that a loss of power leaves."""
+    """A file or a directory. `durable`: its names at its last `sync` or the last loss of power."""
 
     name: str
     data: bytes | None = None

@@ -93,7 +93,7 @@ class Drain(Request):
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
-        """Read the node and the job from the words; see `Question.read_words`."""
+        """Read the node and the job's endpoint from the words; see `Question.read_words`."""
         node, *where = scanned.words
         check_name("node", node)
         says_where = bool(where) and is_endpoint(where[0])
@@ -137,8 +137,8 @@ class Drain(Request):
     def _not_found(self, said: DrainAnswer) -> int:
         """Handle the answer that the node is unknown, and return the exit code.
 
-        If no coordinator went away, UsageError is raised. After a takeover the node may have left,
-        or may still attach: then NotHostedError is raised.
+        If no coordinator went away, UsageError is raised. After a takeover the node has left, which
+        is printed, or it may still attach to the next coordinator: NotHostedError is raised.
         """
         (node,) = self.words.nodes
         if self._lost_at is None:

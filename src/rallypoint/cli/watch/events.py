@@ -196,9 +196,9 @@ class Events(Question):
         return not wanted or print_lines(self._lines(wanted), colour=self._colour)
 
     async def _look_for_another_life(self, asking: Asking) -> None:
-        """Ask for the life of the job, and count events from 1 if it is another one than before.
+        """Ask for the life of the job; if it is a new one, follow its events from the first.
 
-        Then a line says that events may be missing.
+        Then a line says that the last events of the life before may be missing.
         """
         life = decoded(await asking.answer(Ask(Subject.STATUS)), JobView).incarnation
         if self._life not in (0, life):

@@ -8,7 +8,8 @@ from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.segments import Spending
 
 LONG_S = 60.0
-"""The least duration in seconds of a job without a fault for which the goodput line is shown."""
+"""The least duration in seconds of a job with steps, but no fault, for which the goodput line is
+shown."""
 VERY_LONG_S = 600.0
 """The least duration in seconds of a job without known steps for which the goodput line is
 shown."""
@@ -18,7 +19,7 @@ _AT_WORK = (str(Spending.STEPS.value), str(Spending.UNKNOWN.value))
 
 
 def end_lines(view: GoodputView | None) -> tuple[str, ...]:
-    """Return one line about goodput for the end of a job, or none for a short job."""
+    """Return one line about goodput for the end of a job; none for a short job (`LONG_S`)."""
     if view is None or not view.wall_s:
         return ()
     wall = duration_text(view.wall_s)

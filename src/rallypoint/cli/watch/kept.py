@@ -80,7 +80,7 @@ SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
 
 
 class Kept(Struct):
-    """The files of one job, as they were read."""
+    """The files that are kept of one job on this machine, as they were read."""
 
     path: str
     notes: list[NodeNote]
@@ -89,13 +89,14 @@ class Kept(Struct):
     living: list[str] = field(default_factory=list)
     """The nodes whose agents run on this machine."""
     trouble: str = ""
-    """Why the history can't be read; empty: it can."""
+    """Why the history can't be read; empty: it can, or is not here."""
 
     @property
     def newest(self) -> NodeNote | None:
         """The node's note that knows most; None: there are no notes.
 
-        That is one with the job's end, else one with its host, else the latest.
+        That is one with the job's end, else with the end of its node's part, else that of the host,
+        else one of a node with workers, else the latest.
         """
         return max(self.notes, key=_how_much_it_knows, default=None)
 
@@ -230,7 +231,7 @@ def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | N
 
 
 def is_kept(where: Given | None) -> bool:
-    """Return whether a word names a directory with the kept files of one or more jobs.
+    """Return whether a word names a directory that stands for kept jobs, as `kept_at` finds them.
 
     Blocks on the file system.
     """
@@ -238,10 +239,10 @@ def is_kept(where: Given | None) -> bool:
 
 
 def kept_at(path: str) -> list[str]:
-    """Return the directories of jobs that this path stands for, the newest first.
+    """Return the directories of kept jobs that this path stands for, the newest first.
 
-    It is the directory itself, those in it, or those of jobs whose log files are in it. Blocks on
-    the file system.
+    It is the directory itself, those in it or in its `kept`, or those of jobs whose log files are
+    in it. Blocks on the file system.
     """
     if "\0" in path or not os.path.isdir(path):
         return []
@@ -271,7 +272,7 @@ def lines_of(paths: Sequence[str]) -> list[JobLine]:
 def read_kept(path: str) -> Kept:
     """Read the kept files of the one job that this path stands for, as `kept_at` finds it.
 
-    Blocks. Raises UsageError if there is none, or several.
+    Blocks. Raises UsageError if there is none, or several, or only an unreadable history.
     """
     if len(found := kept_at(path)) > 1:
         several = f"{shown(path)}: {len(found)} jobs are kept there"

@@ -107,7 +107,7 @@ class Logs(OfWorkers):
         """The round in which the coordinator went away, until it is known whether the round
         continues; -1: none."""
         self._has_begun = False
-        """Whether something was printed."""
+        """Whether the first lines were printed, if there were any."""
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
@@ -124,7 +124,10 @@ class Logs(OfWorkers):
         return self.show_kept(read_kept(self.words.file), "")
 
     def show_kept(self, kept: Kept, head: str) -> int:
-        """Print the newest kept lines of the named workers, and return the exit code."""
+        """Print the newest kept lines of the named workers, or of all if none is named.
+
+        With `--json` all kept lines are printed. Returns the exit code.
+        """
         if head:
             say(head)
         ranks, nodes = self.words.ranks, self.words.nodes

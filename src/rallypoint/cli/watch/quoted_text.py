@@ -11,7 +11,7 @@ from textwrap import wrap
 PARTS_MAX = 4
 """The most lines of a terminal that one long line of a worker takes."""
 _LEAST_PATH = 20
-"""The least length of a path's end that is left before the name of a function is cut."""
+"""The length in characters to which a path is cut before the name of a function is cut."""
 _FRAME = re.compile(r'(?P<head>.{0,40}?File ")(?P<path>.*)(?P<line>", line \d+)(?P<function>.*)')
 
 

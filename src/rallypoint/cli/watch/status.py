@@ -113,7 +113,10 @@ class Status(Question):
         """The newest view, and when it was shown in Unix seconds; None: none was."""
 
     def find(self) -> list[JobAt]:
-        """Return the named job, or all jobs on this machine if no place is named."""
+        """Return the named job, or if no place is named, the user's jobs on this machine.
+
+        Of these only those with the name, if one is given.
+        """
         return read_job(STATUS, self.scanned, self.words.where)
 
     async def ask(self) -> int:

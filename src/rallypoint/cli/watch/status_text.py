@@ -25,9 +25,9 @@ LINES_MAX = 24
 DETAIL_MAX = 6
 """The most lines that are shown of the last output of the worker that failed first."""
 SILENT_LINES = 3
-"""The most silent nodes that have a line each."""
+"""The most silent nodes of one kind that have a line each; more share one line."""
 NAME_LEAST = 20
-"""The least width of a job's name in a table."""
+"""The number of columns that a longer job's name has in a table at least."""
 PARTS_SHOWN = 5
 _RUNS, _SUCCEEDED = "running", str(Outcome.SUCCEEDED.value)
 _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not Outcome.SUCCEEDED)
@@ -198,8 +198,8 @@ def has_ended(job: JobLine) -> bool:
 def _runs_well(job: JobLine) -> int:
     """Return the place of a job in the order of a table.
 
-    First jobs that stand still or wait, then those that have failed, those that run, and those that
-    have succeeded.
+    Those that wait, stand still or do not answer come first. Then come those that have ended
+    without success, those that run, and those that have succeeded.
     """
     if job.state in _FAILED:
         return 1
@@ -209,9 +209,9 @@ def _runs_well(job: JobLine) -> int:
 
 
 def state_word(state: str) -> str:
-    """Return a job's state as people read it; an outcome has a word of its own.
+    """Return a job's state as people read it.
 
-    It is also the name of a class of exit codes.
+    Only the outcome `infrastructure` is replaced by other words: it names a class of exit codes.
     """
     outcome = of_word(state)
     return state if outcome is None else outcome.row.state or state
@@ -226,7 +226,7 @@ def _headline(view: JobView) -> str:
 
 
 def _because(view: JobView) -> list[str]:
-    """Return the reason of the present state, unless the end of the last round says it."""
+    """Return the reason of the present state, unless another line says it; none for round 1."""
     if view.verdict is not None or view.reason in ("", "the first round"):
         return []
     return [] if view.past and view.past[-1].end_text == view.reason else [view.reason]

@@ -24,7 +24,7 @@ _UNREACHED = (
     "that they do not share (--local-addr)"
 )
 _NAMED = 4
-"""The most nodes that an advised command names."""
+"""The most nodes that an advised command names; of more it names none."""
 _ALLOWED = 3
 """The value of `--max-no-progress` that the advice suggests."""
 
@@ -36,7 +36,7 @@ class StalledWorker(Struct, frozen=True):
     others: tuple[str, ...]
     """The other nodes with a worker at the same step."""
     is_everybody: bool
-    """Whether all workers are at that step; False for a single worker."""
+    """Whether all workers are at that step; False in a job of one worker."""
 
 
 class Advice(Struct, frozen=True):

@@ -28,8 +28,8 @@ _COMMANDS = {
     Subject.ALLOW: "nodes allow",
     Subject.DRAIN: "drain",
 }
-"""The command for each subject of a question that has an event. Other subjects concern the job
-only, and are asked for all the time."""
+"""The command for each subject of a question that has an event. The other subjects change nothing,
+and are asked for all the time."""
 _OF_NODE = (Subject.EXCLUDE, Subject.ALLOW, Subject.DRAIN)
 
 

@@ -49,7 +49,7 @@ def gap_s(before: Carried, wall_at: float) -> float:
 
 
 def carry_on(account: Goodput, before: Carried, ago_s: float, running: int = -1) -> None:
-    """Add the account of another coordinator, which reported it `ago_s` seconds ago.
+    """Continue in `account` the sums that another coordinator reported `ago_s` seconds ago.
 
     The time since that report is counted as the kind that the job spent then. `running` is the
     number of the active round; -1: there is none.

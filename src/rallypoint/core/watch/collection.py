@@ -70,8 +70,8 @@ class Collection(Struct, eq=False):
     parts: dict[int, Part] = field(default_factory=dict)
     """The parts of nodes that may still send something, by their connections."""
     asked: dict[str, int] = field(default_factory=dict)
-    """The nodes that were asked, or can't be for their version, each with the round of the
-    question; -1: its connection broke. With `follow` such a node is asked again."""
+    """The nodes that were asked, or can't be for their version, each with the round that it was
+    asked about; -1: its connection broke. With `follow` such a node is asked again."""
     newest_round: int = 0
     """The newest round in which the nodes were looked up."""
     is_looking: bool = False
@@ -290,7 +290,8 @@ def _look_around(state: Collection) -> list[CollectionEffect]:
 def _seen(state: Collection, event: NodeSeen, at: float) -> list[CollectionEffect]:
     """Ask this node, if the question is about it and it was not asked in this round.
 
-    If it can't be asked, note the reason among the missing nodes.
+    If it can't be asked, note the reason among the missing nodes. With `follow` a node without a
+    connection is not noted: it is asked when it is back.
     """
     node, question, connection = event.node, state.question, event.connection
     node_id, state.newest_round = node.node_id, node.round
@@ -376,7 +377,7 @@ def _is_stalled(state: Collection, at: float) -> bool:
 def _give_up_waiting(state: Collection, at: float) -> list[CollectionEffect]:
     """Stop waiting for overdue nodes, and after `ends_at` for all; tell them so.
 
-    The overdue ones are noted as missing.
+    The overdue ones are noted as missing, but none after `ends_at`.
     """
     is_late = state.ends_at is not None and at > state.ends_at
     found = [n for n in state.parts if is_late or _is_overdue(state, n, at)]

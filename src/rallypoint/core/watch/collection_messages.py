@@ -19,7 +19,7 @@ from rallypoint.core.watch.questions import RankRange, ReadTo, Subject
 SINCE = 3
 """The first version of the session protocol that has `Collect`."""
 PIECE_CHARACTERS = 24_000
-"""The most characters of one text in a piece."""
+"""The most characters of one worker's stacks; of longer ones the end is sent."""
 PIECE_TEXTS = 64
 """The most texts that a node puts into one piece."""
 PIECES_IN_FLIGHT = 16
@@ -59,7 +59,7 @@ class WorkerAnswer(Struct, frozen=True, array_like=True):
 
     local_rank: int
     detail: str = ""
-    """The worker's stacks, or complete lines of its output."""
+    """The worker's stacks, or why there are none; or lines of its output."""
     stream: int = 0
     """The stream of the lines: 1 stdout, 2 stderr; 0: the answer is no output."""
     wall_time: float = 0.0
@@ -67,13 +67,13 @@ class WorkerAnswer(Struct, frozen=True, array_like=True):
     left_out: int = 0
     """The number of bytes before these lines that are not kept any more."""
     is_kept: bool = True
-    """False: what it writes to this stream is not kept on its node."""
+    """Whether its node keeps what the worker writes to this stream."""
     next: int = -1
     """The position of the following output, in bytes of the stream; -1: not known."""
 
 
 class Collected(Struct, frozen=True, array_like=True, tag=25):
-    """A piece of a node's answer.
+    """A piece of a node's answer to the coordinator.
 
     An empty one, which is not the last, announces that the node has something to send.
     """
@@ -138,6 +138,6 @@ class Gathered(Struct, frozen=True):
     round: int = 0
     told: Sequence[RankTold] = ()
     missing: dict[str, str] = field(default_factory=dict)
-    """The nodes without an answer, with the reason."""
+    """The nodes whose answer is missing, as a whole or in part, each with the reason."""
     incarnation: int = 0
     """The number of the job's life."""

@@ -21,10 +21,10 @@ _PLURALS = {"joined": "joined", "was lost": "were lost", "is leaving": "are leav
 
 
 def fold_entries(entries: Iterable[HistoryEntry]) -> list[HistoryEntry]:
-    """Fold nodes' events of one kind and reason, with nothing between them, into one.
+    """Fold nodes' events of one kind and reason, with no other event between them, into one.
 
-    Such events are that a node joined, was lost, or is leaving. The order is kept. A folded event
-    has the number and the time of the first one, and no node.
+    Such events are that a node joined, was lost, or is leaving, within `TOGETHER_S` of the first.
+    The order is kept. A folded event has the number and the time of the first one, and no node.
     """
     found: list[HistoryEntry] = []
     together: list[tuple[HistoryEntry, str]] = []

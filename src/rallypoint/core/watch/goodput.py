@@ -61,7 +61,7 @@ class RoundSteps(Struct):
     spawned_at: float | None = None
     """The latest start of workers on the nodes that have reported it; None: none has."""
     furthest_before: int = -1
-    """The largest step of the rounds before; -1: none is known."""
+    """The largest step of the rounds before; -1: none is known, or workers count steps anew."""
     resumed: int = -1
     """The first step of this round that was reported; -1: none was."""
     first_at: float = 0.0
@@ -71,7 +71,7 @@ class RoundSteps(Struct):
     step_carried: int = -1
     """The largest step of this round that the former coordinator knew; -1: none."""
     leader: str = ""
-    """The node that has reported the largest step."""
+    """The node that has reported the largest step of this round; empty: none, or not known."""
     advanced_at: float | None = None
     """When a worker reported the largest step; None: none was reported."""
 
@@ -97,7 +97,7 @@ class Spares(Struct):
 
 
 class Goodput(Struct):
-    """The account of one job's time. Only the functions of this module change it."""
+    """The account of one job's time. Only this module and `carrying` change it."""
 
     begun_at: float
     until: float
@@ -110,7 +110,7 @@ class Goodput(Struct):
     segments: list[Segment] = field(default_factory=list)
     """The stretches of time of the newest round, and of the wait before it, each of one kind."""
     folded: Sums = field(default_factory=dict)
-    """Seconds of the rounds before, by kind and cause."""
+    """Seconds of the time before `segments`, by kind and cause."""
     steps: RoundSteps = field(default_factory=RoundSteps)
     furthest: int = -1
     """The largest step that the job has ever done; -1: not known."""

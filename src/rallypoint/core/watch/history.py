@@ -80,7 +80,7 @@ class _Seen(Struct):
     round: int = -1
     """The active round; -1: none."""
     newest: int = -1
-    """The last round that was active; -1: none was."""
+    """The last round that was active under this coordinator; -1: none was."""
     has_told_end: bool = False
     """Whether the former coordinator's sums say already how the last round ended."""
     closed: int = -1
@@ -287,7 +287,7 @@ class JobHistory:
         """Return the last rounds that have ended, the newest last.
 
         While nodes stop the workers of the newest one, its record has the time that this has taken
-        up to now. `still_stopping` are the connected nodes that have not stopped theirs.
+        up to now. `still_stopping` are the nodes in the job that have not stopped theirs yet.
         """
         ended, seen = [one for one in self.rounds if one.ended is not None], self._seen
         if ended and seen.newest == ended[-1].round != seen.closed:

@@ -74,9 +74,10 @@ def as_object(line: HistoryLine) -> dict[str, Any]:
 
 
 def compact(view: JobView, at: float) -> StatusLine:
-    """Return the status to write, with the conspicuous nodes only, and without ended rounds.
+    """Return the status to write, without ended rounds, and with at most `NODES_WRITTEN` nodes.
 
-    Ended rounds have lines of their own; only one whose workers still stop is in it.
+    Of more nodes, the most conspicuous are in it. Ended rounds have lines of their own; only one
+    whose workers still stop is in it.
     """
     left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
     nodes = view.nodes
@@ -92,7 +93,7 @@ class Recorded(Struct):
     begins: list[Begin] = field(default_factory=list)
     entries: list[HistoryEntry] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
-    """The rounds of the newest life of the job."""
+    """The ended rounds of the newest life of the job."""
     status: StatusLine | None = None
     """The newest status of the newest life of the job; None: there is none."""
     lost: int = 0

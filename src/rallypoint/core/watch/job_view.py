@@ -126,7 +126,7 @@ class JobView(Struct, frozen=True):
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
     held_back: tuple[HeldBack, ...] = ()
-    """The machines that are held back from rounds, even if none of their nodes is in the job
+    """The machines and nodes that are held back from rounds, also those that are not in the job
     now."""
     known_since: UnixTime | None = None
     """The Unix time before which only a former coordinator, which is gone, knew what happened;
@@ -196,7 +196,7 @@ _STATES = {
 def view_of(
     job: JobState, history: JobHistory, heard: Callable[[str], Heard], at: float
 ) -> JobView:
-    """Return the view of a job at `at`. `heard`: an agent's signs of life by its incarnation."""
+    """Return the view of a job at `at`. `heard`: an agent's signs of life, by its incarnation."""
     state, settings, account = job.round, job.round.settings, history.account
     active, verdict = state.phase is RoundPhase.ACTIVE, job.verdict
     newest = state.round if active else max(state.round - 1, 0)
@@ -442,7 +442,7 @@ def _node(
 
 
 def stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
-    """Return a key to sort nodes by: conspicuous ones first, then those that are silent longest."""
+    """Return a key to sort nodes by: conspicuous ones first, then by time without progress."""
     is_usual = node.state in ("running", "done") and not node.cant_log
     return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)
 

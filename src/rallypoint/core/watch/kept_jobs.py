@@ -31,7 +31,7 @@ NODE_BYTES, WORLD_BYTES = 64_000, 100_000_000
 directory."""
 HISTORY_BYTES = 8_000_000
 LINES = 200
-"""The number of lines that are kept of each stream of a worker."""
+"""The most lines, the newest ones, that are kept of each stream of a worker."""
 HISTORY = "history.jsonl"
 _LINE_CHARACTERS = 2000
 _DETAIL_CHARACTERS = 8000
@@ -50,7 +50,7 @@ class KeptLine(Struct, frozen=True, array_like=True):
     """The stream: 1 for stdout, 2 for stderr."""
     time: float
     text: str
-    """Complete lines that arrived at one time."""
+    """Lines that arrived at one time; the worker's last one may be unfinished."""
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
@@ -168,7 +168,8 @@ def to_remove(
 ) -> list[str]:
     """Return the directories to remove so that the rest is within the limits; never `own`.
 
-    Newer ones stay rather than older ones, except one that is too large for the limit by itself.
+    From the newest on, each of the `jobs_max` newest stays that fits into `bytes_max` beside those
+    that stay already. An older small one may stay where a newer large one does not.
     """
     gone, size = [], 0
     newest_first = sorted(found, key=lambda one: (one.name == own, one.newest), reverse=True)

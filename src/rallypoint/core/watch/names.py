@@ -62,7 +62,8 @@ def _ranges(numbers: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
 def gaps_in_names(node_ids: Iterable[str]) -> list[str]:
     """Return the names that are missing in a row: `n1, n3` lack `n2`. O(number of names).
 
-    There are none unless all names are one word and a number, and most of the row is there.
+    There are none unless all names are one word and a number, and at least about half of the row is
+    there.
     """
     numbers: dict[int, str] = {}
     stem = None

@@ -80,7 +80,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     def news(self) -> tuple[object, ...]:
         """The values of a report that show whether it has news.
 
-        A report that is equal in these to the last one on the connection is not sent.
+        A report that is equal in these to the last one on the connection is sent only if a worker's
+        phase has begun anew.
         """
         ages = self.running_s is None, self.first_output_s, self.first_progress_s
         steps = self.furthest, self.step, self.rank, self.loss, self.saved

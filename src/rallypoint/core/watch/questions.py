@@ -41,11 +41,11 @@ class Subject(Enum):
     """A request that the workers save a checkpoint. Answered by sentences, the last one when it is
     done."""
     RESTART = "restart"
-    """A request to end the round and begin another one, at no cost to the budget."""
+    """A request to end the round and begin another one, which costs no restart of the budget."""
     CANCEL = "cancel"
     """A request to end the job."""
     NODES = "nodes"
-    """The machines that are held back from rounds, and why; answered by `HeldBack`s."""
+    """The machines and nodes that are held back from rounds, and why; answered by `HeldBack`s."""
     EXCLUDE = "exclude"
     """A request: the machines of `nodes` take part in no round any more, until a person allows
     it."""
@@ -98,7 +98,7 @@ READ_MAX = 800
 
 
 class Ask(Struct, frozen=True, array_like=True, tag=24):
-    """A person's question or request."""
+    """A person's question or request to a job's coordinator."""
 
     subject: Subject
     after: int = 0
@@ -155,7 +155,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=17):
-    """A piece of the answer to a person's question."""
+    """A piece of the coordinator's answer to a person's question, or its refusal."""
 
     piece: bytes
     is_whole: bool

@@ -104,10 +104,11 @@ class JobAt(Struct, frozen=True):
 
 
 def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[JobAt]:
-    """Return the job that the options and `where` name, or the jobs on this machine.
+    """Return the job that the options and `where` name, or the user's jobs on this machine.
 
-    Of these there is at least one. Raises UsageError, and RendezvousConnectionError if there is
-    none on this machine. May ask Slurm, and block for seconds.
+    Of these only those with the name, if one is given; there is at least one. Raises UsageError,
+    and RendezvousConnectionError if there is none on this machine. May ask Slurm, and block for
+    seconds.
     """
     given = scanned.get("--job") or scanned.get("--rdzv-id")
     where = where or scanned.get("--rdzv-endpoint")

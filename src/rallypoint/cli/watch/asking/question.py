@@ -45,7 +45,7 @@ class Words(Struct, frozen=True):
     file: str = ""
     """A file of `--history`, or a directory of a kept job, instead of a running job."""
     deed: str = ""
-    """The word `exclude` or `allow`; empty: nothing is to be done with a node."""
+    """The word `exclude` or `allow` of `rallypoint nodes`; empty: neither was given."""
 
 
 class DoubtError(Exception):
@@ -60,7 +60,7 @@ class Question:
 
     command: ClassVar[Command]
     not_of_files: ClassVar[str] = ""
-    """The option that has no meaning for a file; empty: the command reads no file."""
+    """The option that has no meaning for a file; empty: `read_words` takes no word for a file."""
     limit_s: float | None = None
     """How many seconds the answer may take; None: any number."""
     late = ""
@@ -129,9 +129,9 @@ class Question:
         raise NotImplementedError
 
     def has_ended(self, end: JobEndedError) -> int:
-        """Show the end of the job, of which nothing is kept here, and return the exit code.
+        """Raise the error that a job has ended, of which nothing is kept on this machine.
 
-        Or raise the error.
+        A command may show the end in place of that, and return the exit code.
         """
         raise end
 

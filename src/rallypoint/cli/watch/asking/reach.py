@@ -55,7 +55,7 @@ class UnreachedHereError(RendezvousConnectionError):
 
 
 class CoordinatorLostError(RendezvousConnectionError):
-    """The coordinator went away before it had answered, or is silent."""
+    """The coordinator went away before its answer was complete, or is silent."""
 
 
 class NoNextCoordinatorError(RendezvousConnectionError):
@@ -196,8 +196,8 @@ class _Wait:
         """Wait until the next attempt after this error, and look where the job is now.
 
         The error is raised if no node can take over, or the time is up: then as
-        NoNextCoordinatorError if a coordinator had answered. `is_lost`: it went away after an
-        answer.
+        NoNextCoordinatorError if a coordinator had answered. `is_lost`: the coordinator
+        went away after an answer.
         """
         job, now = self.job, asyncio.get_running_loop().time()
         if is_lost:
