@@ -23,7 +23,7 @@ class Known(Struct, frozen=True):
     """One feature of torch's launcher."""
 
     since: str
-    """The torch version that introduced it: one of VERSIONS."""
+    """The torch version that introduced it, one of VERSIONS; the first one for an older feature."""
     kind: Literal["flag", "key", "variable", "name", "behaviour"]
     name: str
     """The name of the flag, key or variable; for a behaviour, a description."""

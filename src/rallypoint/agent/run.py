@@ -320,8 +320,8 @@ class AgentRun:
     def cant_log(self, text: str) -> None:
         """Report that a log file of a worker can't be written.
 
-        The same text is reported once in a round, here and with the next heartbeat to the
-        coordinator.
+        `text` goes to the observers now, and to the coordinator with the next heartbeat. If it is
+        the last one reported in this round, it is not reported again.
         """
         dispatcher = self._setup.telemetry.dispatcher
         if text != dispatcher.cant_log:

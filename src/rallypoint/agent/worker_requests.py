@@ -69,7 +69,7 @@ class WorkerRequests:
             self._checkpoints.changed(exits)
 
     def pushed(self, message: m.WorkerRequest) -> None:
-        """Handle an order of the coordinator about the workers, or its withdrawal."""
+        """Handle the coordinator's order for a checkpoint or for stacks, or its withdrawal."""
         checkpoints, round_ = self._checkpoints, self._round
         match message:
             case m.CheckpointWanted(stamp, number) if checkpoints is None:

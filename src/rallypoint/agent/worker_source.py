@@ -49,9 +49,9 @@ class WorkerSource:
     """Whether orphans of workers become children of this process, which must reap them."""
 
     def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
-        """Pickle the function and its arguments, unless workers are forked from this process.
+        """Pickle the function to run and its arguments, if there is one.
 
-        Raises UsageError if they can't be pickled.
+        Not if workers are forks of this process. Raises UsageError if they can't be pickled.
         """
         self._config, self._cpus = config, cpus
         self._calls: list[PickledCall] = []

@@ -48,8 +48,8 @@ class WorkerSetup(Struct, frozen=True):
     """Gets a line for a person when a timer of a worker has ended."""
     faults: Faults
     no_space: Callable[[str], None] = lambda text: None
-    """Called with a line for the user when the log file of a failed worker can't be written, or
-    there is no place for shared memory."""
+    """Called with a line for the user when the log or error file of a failed worker lies on a full
+    disk, or there is no place for shared memory."""
     leaders_first: bool = False
     """Whether `--signal-scope worker` was given."""
 
@@ -269,14 +269,15 @@ class RoundWorkers:
             asyncio.get_running_loop().call_soon(self._report)
 
     def notice(self) -> None:
-        """Report now every worker that has ended by now, by `on_exits`."""
+        """Report now, by `on_exits`, every worker that has ended and was not reported yet."""
         self._workers.look()
         self._report()
 
     def _report(self) -> None:
-        """Report the exits that were noticed together.
+        """Report together, by `on_exits`, all exits that were not reported yet.
 
-        Workers that are dead by now are included, even if their exit was not noticed.
+        If one is a failure, workers that are dead by now are included, even if their exit was not
+        noticed.
         """
         self._report_is_due = False
         exits = self._workers.exits

@@ -25,10 +25,11 @@ _words: memoryview | None = None
 _takes_wishes = False
 """Whether the agent knows that this worker saves when a person asks."""
 _handler: object = None
-"""The handler of SIGTERM that the agent was last told of."""
+"""The handler of SIGTERM that this process saw last; a process with a slot tells the agent of
+it."""
 _tried_to_hold = False
 _held_words: memoryview | None = None
-"""The shared memory, while SIGTERM is held back."""
+"""The words of shared memory, once this process has held SIGTERM back; None: it has not."""
 
 
 def drain_requested() -> bool:

@@ -76,7 +76,8 @@ class Keeping(Observer):
     def __init__(self, config: AgentConfig, history: str) -> None:
         """Keep nothing yet.
 
-        `history` is the file of `--history`, which the record names; empty: this keeps a history.
+        `history` is the file of `--history`, which the record names; empty: this object keeps the
+        history of a job that this node hosts.
         """
         self._config, self._history, self._part = config, history, _Part()
         self._incarnation = 0

@@ -183,8 +183,9 @@ METHODS = {
     "spawn": "LocalElasticAgent._start_workers",
     "stop": "LocalElasticAgent._stop_workers",
 }
-"""The method of torch's agent whose metrics are emitted for each phase. `_assign_worker_ranks` is
-missing since ranks come with the rendezvous, `_monitor_workers` since nothing polls."""
+"""The method of torch's agent whose metrics are emitted at the end of a phase, by phase.
+`_assign_worker_ranks` is missing since ranks come with the rendezvous, `_monitor_workers` since
+nothing polls."""
 
 
 class MetricEmitter(Observer):
