@@ -388,7 +388,8 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
 class StopConfig(Struct, frozen=True, kw_only=True):
     """How this node's workers are stopped, and when the node leaves the job.
 
-    A stop is a signal to the workers' process groups, a grace, then SIGKILL.
+    A stop is a signal to the workers (see `signal_scope`), a grace, then SIGKILL to their process
+    groups.
     """
 
     shutdown_grace_s: float = 25.0

@@ -219,7 +219,7 @@ def _unread(
 
 
 def _cut(lines: Sequence[OutputLines]) -> list[tuple[WorkerAnswer, ...]]:
-    """Divide lines of output into pieces, each small enough for a message."""
+    """Divide lines of the workers' output into pieces, each small enough for one message."""
     pieces: list[list[WorkerAnswer]] = []
     size = 0
     for one in lines:

@@ -72,7 +72,7 @@ class AgentSetup(NamedTuple):
 
     config: AgentConfig
     signals: tuple[int, ...]
-    """The signals that the agent handles: each ends its part in the job."""
+    """The signals that the agent handles: each ends this node's part in the job."""
     telemetry: Telemetry
     selector: WakeSelector
     helpers: HelperProcesses | None = None

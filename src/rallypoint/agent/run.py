@@ -78,7 +78,7 @@ class JobEnd(Struct, frozen=True):
     """The exception of a rendezvous handler that ended the node's part; None: none did."""
     node: str = ""
     place: Assignment | None = None
-    """The place of this node in the newest round; None: it had none."""
+    """The place of this node in the last round that it took part in; None: it took part in none."""
 
 
 OnEnd = Callable[[JobEnd], None]

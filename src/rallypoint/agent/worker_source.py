@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rallypoint.process.prepared.calls import PickledCall
 
 FLUSH_S = 0.2
-"""How long the caller's streams may take to flush, in seconds."""
+"""How long it may take to flush the calling program's stdout and stderr, in seconds."""
 
 
 class SourceLostError(InfrastructureError):
@@ -182,7 +182,7 @@ class ForkingSource(WorkerSource):
 
 
 def _flush() -> None:
-    """Flush the caller's streams.
+    """Flush the stdout and stderr of this program, before it is forked.
 
     A text that is not written yet would be written by every worker, too.
     """

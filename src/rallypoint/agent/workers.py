@@ -157,9 +157,9 @@ class RoundWorkers:
         self._workers.use_guard(guard)
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Signal every process group, and have `on_gone` called when nothing is left.
+        """Signal the workers' processes, and have `on_gone` called when nothing is left.
 
-        See `NodeWorkers`.
+        See `NodeWorkers`, and `StopConfig.signal_scope` for the processes that are signalled first.
         """
         self._retire()
         self._workers.signal_all(number, received)

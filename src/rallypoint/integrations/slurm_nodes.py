@@ -106,6 +106,6 @@ def _numbers(text: str) -> _Numbers:
 
 
 def _brief(text: str) -> str:
-    """Return the beginning of the text in quotes, for an error."""
+    """Return the text in quotes, cut if it is long, for an error."""
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return f"'{text}'" if text.isprintable() else shown(text)

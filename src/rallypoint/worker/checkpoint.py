@@ -25,8 +25,7 @@ _words: memoryview | None = None
 _takes_wishes = False
 """Whether the agent knows that this worker saves when a person asks."""
 _handler: object = None
-"""The handler of SIGTERM that this process saw last; a process with a slot tells the agent of
-it."""
+"""The handler of SIGTERM that `_listen` saw last."""
 _tried_to_hold = False
 _held_words: memoryview | None = None
 """The words of shared memory, once this process has held SIGTERM back; None: it has not."""
@@ -140,11 +139,10 @@ def _take_wishes() -> None:
 
 
 def _hold_sigterm(found: Shm) -> object:
-    """Hold SIGTERM back, once, and tell the agent of the handler; return the handler.
+    """Hold SIGTERM back, once; tell the agent whether it is held back; return the present handler.
 
-    For a process with a slot. A handler that the program has, or sets later, is left alone. In
-    another thread than the main one, where handlers can't be set, the returned handler handles
-    nothing.
+    For a process with a slot. A handler that the program has, or sets later, is left alone. None
+    outside the main thread, where handlers can't be set.
     """
     global _tried_to_hold
     assert found.slot is not None

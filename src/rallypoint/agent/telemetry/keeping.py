@@ -100,8 +100,8 @@ class Keeping(Observer):
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         """Note that the node takes part.
 
-        `life_of` returns the incarnation of the job; 0: not known yet. `tell` gets the directory
-        and the reason when writing begins to fail.
+        `life_of` returns the incarnation of the job; 0: not known yet. `tell` gets the directory of
+        all kept jobs, and the reason, when writing begins to fail.
         """
         self._part.life_of, self._tell = life_of, tell
 

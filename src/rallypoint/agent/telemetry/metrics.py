@@ -246,9 +246,9 @@ class MetricEmitter(Observer):
         self._method("SimpleElasticAgent.run", time.monotonic() - self._began_at)
 
     def _workers_are_up(self, life: RoundLife) -> None:
-        """Emit torch's metric of initializing or restarting the workers.
+        """Emit torch's metric of initializing the workers; after a stop also that of restarting.
 
-        It is several phases here.
+        Each is the sum of several phases here.
         """
         took_s = life.phases.get("rendezvous", 0.0) + life.phases["spawn"]
         self._method("SimpleElasticAgent._initialize_workers", took_s)
