@@ -154,7 +154,8 @@ def run_agent(
 def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
     """Return the places of the job's former agents here that are dead with their workers.
 
-    Empty where no other node could take over the job.
+    Empty in a job of one node without a register, and with another package's rendezvous handler:
+    nobody would use them.
     """
     rendezvous = config.rendezvous
     if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):

@@ -208,7 +208,7 @@ class RoundWorkers:
             clearing.add_done_callback(raise_in_loop)
 
     def _kill_holders(self) -> None:
-        """Kill the workers that hold SIGTERM back only because of `rallypoint.worker`.
+        """Kill the processes of workers that hold SIGTERM back because of `rallypoint.worker`.
 
         They have no handler of their own: see `worker/checkpoint.py`.
         """
