@@ -76,9 +76,10 @@ class ProgressReport:
         return progress
 
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
-        """Return the last rounds, once on each connection to a coordinator other than the first.
+        """Return what to report of the last rounds, if it was not reported on this connection yet.
 
-        A node whose group rank is `FEW` or more reports only rounds of which it knows a failure.
+        Nothing to the coordinator that this agent had first. A node whose group rank is `FEW` or
+        more reports only rounds of which it knows a failure.
         """
         self._first_epoch = self._first_epoch or epoch
         if epoch == self._first_epoch or generation == self._rounds_told:

@@ -48,7 +48,7 @@ class PendingTimers:
                 del self._timers[worker]
 
     def forget(self, *workers: Any) -> None:
-        """Forget all timers of these workers' processes."""
+        """Forget all timers of these processes."""
         for worker in workers:
             self._timers.pop(worker, None)
 

@@ -64,11 +64,10 @@ class _Part:
 
 
 class Keeping(Observer):
-    """The files in which this node keeps how a job ended, and the history of a job that it hosts.
+    """The files in which this node keeps how a job ended; without `--history` also its history.
 
-    For the thread of the loop, except `close`.
-
-    It is a `HistorySink`: a coordinator in this agent gives it the lines of the history.
+    The history only where a coordinator in this agent hosts the job: it gives this object the lines
+    (see `HistorySink`). For the thread of the loop, except `close`.
     """
 
     is_light = True
