@@ -171,7 +171,8 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     it does not answer, the lease if its host refuses connections, and the join timeout if another
     node may take over."""
     node_id: str | None = None
-    """The name of this node; None: the host name with an ordinal from the coordinator."""
+    """The name of this node; None: with fixed ranks it follows from the rank, else it is the host
+    name with an ordinal from the coordinator."""
     machine_id: str = ""
     """The name of the node's machine; empty: the result of `machine_name.py`."""
     topology: str = ""
@@ -230,10 +231,10 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
 class StartMethod(Enum):
     """The way in which a worker process is started.
 
-    SPAWN executes an interpreter. FORKSERVER forks a prepared process, which has imported the
-    modules of `preload`, so that a restart does not import them again. FORK forks the calling
-    process: no argument is pickled, but locks that its other threads hold stay locked in the
-    worker, and CUDA can't be used there once the caller has used it.
+    SPAWN executes the command, or an interpreter for a function. FORKSERVER forks a prepared
+    process, which has imported the modules of `preload`, so that a restart does not import them
+    again. FORK forks the calling process: no argument is pickled, but locks that its other threads
+    hold stay locked in the worker, and CUDA can't be used there once the caller has used it.
     """
 
     SPAWN = "spawn"
@@ -387,12 +388,13 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
 class StopConfig(Struct, frozen=True, kw_only=True):
     """How this node's workers are stopped, and when the node leaves the job.
 
-    A stop is a signal to the workers' process groups, a grace, then SIGKILL.
+    A stop is a signal to the workers (see `signal_scope`), a grace, then SIGKILL to their process
+    groups.
     """
 
     shutdown_grace_s: float = 25.0
-    """The grace in seconds for a drain or a cancelled job. It is below 30 s, after which schedulers
-    kill."""
+    """The grace in seconds for a drain or a cancelled job. The default is below 30 s, after which
+    schedulers kill."""
     restart_grace_s: float = 5.0
     """The grace in seconds at the end of a round: workers stuck in a collective never answer
     SIGTERM."""

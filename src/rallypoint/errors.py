@@ -213,11 +213,14 @@ class RendezvousError(InfrastructureError):
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """Other nodes, the coordinator or the place of the job's record were missing for too long."""
+    """The wait for other nodes, the coordinator, an address or the job's record was too long."""
 
 
 class RendezvousConnectionError(RendezvousError):
-    """The coordinator could not be reached, or was lost."""
+    """The coordinator, a register or a rendezvous backend can't be reached, or was lost.
+
+    Commands also raise it if nothing answers their question.
+    """
 
 
 class RendezvousRefusedError(RendezvousConnectionError):
@@ -242,9 +245,9 @@ class RendezvousGracefulExitError(RendezvousClosedError):
 
 
 class RendezvousStateError(RendezvousError):
-    """A shared store holds a state that is damaged, another program's or too new.
+    """A state in a shared store can't be used; it was not changed.
 
-    It was not changed.
+    It is damaged, another program's, of another version or too large, or its backend is broken.
     """
 
 
@@ -278,7 +281,7 @@ class RendezvousPlugInError(RendezvousError, RuntimeError):
 
 
 class AccessError(InfrastructureError):
-    """The token is missing or wrong (behaviour F8)."""
+    """The token is missing or wrong, or a register or a file refuses this user (behaviour F8)."""
 
     exit_class = ExitClass.USAGE
 
@@ -295,7 +298,7 @@ class StoreError(InfrastructureError, RuntimeError):
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """Keys were not written, or ranks did not arrive, in time; the store stays usable."""
+    """Keys, ranks, a queue's item or a file's lock did not come in time; the store stays usable."""
 
     def __init__(self, doing: str, missing: Sequence[str], waited_s: float) -> None:
         self.doing, self.missing, self.waited_s = doing, tuple(missing), waited_s
@@ -308,9 +311,10 @@ class StoreTimeoutError(StoreError, TimeoutError):
 
 
 class StoreConnectionError(StoreError, ConnectionError):
-    """The store's server can't be reached, went away, or does not answer.
+    """A store's server can't be reached, went away or is silent, or its file can't be opened.
 
-    The store object can't be used any more. Whether the operation was carried out is unknown.
+    A client of a server can't be used any more then. Whether the operation was carried out is
+    unknown.
     """
 
     def __init__(self, peer: str, doing: str, reason: str) -> None:
@@ -456,7 +460,7 @@ class ProtocolError(RallypointError):
 
 
 class MessageError(ProtocolError):
-    """A message can't be decoded, or has a value outside its limits (`core/limits.py`).
+    """A message can't be decoded, has a value outside its limits (`core/limits.py`), or is refused.
 
     A retry would send the same message.
     """

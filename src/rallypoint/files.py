@@ -108,8 +108,8 @@ def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bo
 def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
     """Open a file, pipe or device that a person named; return its descriptor. Raises OSError.
 
-    A new file gets the user's umask. ENXIO is raised for a pipe without a reader. Writing to a pipe
-    blocks, unless `flags` has O_NONBLOCK.
+    A new file gets the user's umask. ENXIO is raised for writing to a pipe without a reader.
+    Writing to a pipe blocks, unless `flags` has O_NONBLOCK.
     """
     fd = os.open(path, flags | _ALWAYS, mode)
     if not flags & os.O_NONBLOCK:

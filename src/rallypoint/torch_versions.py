@@ -23,10 +23,10 @@ class Known(Struct, frozen=True):
     """One feature of torch's launcher."""
 
     since: str
-    """The torch version that introduced it: one of VERSIONS."""
+    """The torch version that introduced it, one of VERSIONS; the first one for an older feature."""
     kind: Literal["flag", "key", "variable", "name", "behaviour"]
     name: str
-    """The name of the flag, key or variable; for a behaviour, a description."""
+    """The name of the flag, key, variable or Python object; for a behaviour, a description."""
     here: str = "the same"
     """The effect in Rallypoint, or the reason why there is none."""
     effect: bool = True

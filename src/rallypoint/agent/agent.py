@@ -111,7 +111,7 @@ class Agent:
 
     @property
     def round(self) -> int:
-        """The last round that this node took part in, or 0."""
+        """The number of the last round that this node took part in; 0 also if there was none."""
         return self._state.stamp.round if self._state.stamp else 0
 
     @property
@@ -124,7 +124,7 @@ class Agent:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this node has been told to leave the job."""
+        """Whether this node leaves the job: after a signal, or a call of `leave`."""
         return self._state.leaving
 
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
@@ -140,7 +140,8 @@ class Agent:
     def caught(self, number: int) -> None:
         """Handle a signal that this agent got.
 
-        SIGINT cancels the job, others have this node leave; a second signal ends all waits.
+        SIGINT cancels the job, any other has this node leave. A second signal ends all waits and
+        kills the workers. An equal one within a second is the same.
         """
         self._step(e.SignalCaught(number))
 

@@ -38,7 +38,7 @@ LOOK_S = 0.25
 _PIECE_BYTES = 32 * 1024
 
 AnswerPiece = tuple[int, tuple[WorkerAnswer, ...]]
-"""The round and the texts of a piece of an answer."""
+"""The number of a round, and texts of its workers: one piece of the answer to a question."""
 
 
 class NodeAnswers:
@@ -206,7 +206,10 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
 def _unread(
     reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
 ) -> tuple[WorkerAnswer, ...]:
-    """Return answers that a stream's output can't be read, as many as fit into a piece."""
+    """Return an answer for each stream of these workers whose output can't be read.
+
+    Each answer says so. They are at most as many as fit into a piece.
+    """
     if reader is None:
         both = [(rank, stream) for rank in _meant(running, ranks) for stream in (1, 2)]
     else:
@@ -216,7 +219,7 @@ def _unread(
 
 
 def _cut(lines: Sequence[OutputLines]) -> list[tuple[WorkerAnswer, ...]]:
-    """Divide lines of output into pieces, each small enough for a message."""
+    """Divide lines of the workers' output into pieces, each small enough for one message."""
     pieces: list[list[WorkerAnswer]] = []
     size = 0
     for one in lines:

@@ -62,8 +62,8 @@ class Embedding:
     def signal(self, number: int) -> None:
         """Act as if the agent had got this signal.
 
-        SIGINT cancels the job; with other signals this node leaves. A second signal kills the
-        workers. May be called from any thread; does not block.
+        SIGINT cancels the job; with other signals this node leaves. A second signal ends all waits
+        and kills the workers. May be called from any thread; does not block.
         """
         with self._lock:
             if self._tell is None:

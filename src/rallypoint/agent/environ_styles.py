@@ -74,8 +74,8 @@ def _jax(worker: StyledWorker) -> dict[str, str]:
 def _devices(worker: StyledWorker) -> str:
     """Return the numbers of the devices that JAX uses in this worker; empty: not known.
 
-    Each worker has one device, as in JAX under Open MPI; a worker that is alone on its node has
-    all.
+    Each worker has one device, as in JAX under Open MPI: number 0 with `--virtual-local-rank`, else
+    its local rank. A worker that is alone on its node has all, or those of JAX_LOCAL_DEVICE_IDS.
     """
     config = worker.config
     if config.virtual_local_rank:

@@ -102,7 +102,8 @@ def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...
 def _read(path: str, run_id: str, where: str) -> DeadPlace | None:
     """Return the place of the agent that made this directory, if it is dead with its workers.
 
-    None if it or one of its workers may live, or if it belongs to another job.
+    None if it or one of its workers may live. None also if it belongs to another job, or ran on
+    another machine, before a reboot or in another pid namespace.
     """
     note = _decode(_content(path, PLACE_NOTE))
     if (note.run_id, note.where) != (run_id, where) or _lives(note):

@@ -113,9 +113,9 @@ class HangWatch:
             self._actions.report(m.HangSuspected(self._round.stamp, in_start))
 
     def _say_if_unseen(self) -> None:
-        """Tell the user, on rank 0's node, if no hang can be seen as no worker reports steps.
+        """Tell the user, on rank 0's node, if no hang can be seen as its workers report no steps.
 
-        In many jobs no worker of another node reports steps.
+        Other nodes do not tell it, because in many jobs only rank 0 reports steps.
         """
         place, exits = self._round.assignment, self._round.exits
         told = any(worker.has_step for worker in self._all_progress())

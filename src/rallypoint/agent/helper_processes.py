@@ -50,7 +50,7 @@ class HelperEvents(NamedTuple):
     """Called with the last round whose output the killed relay had (-1: none), and whether there is
     another relay."""
     storage_error: Callable[[str], None]
-    """Called with a line for stdout, and for each log file, that can't be written any more."""
+    """Called with a message, for the user, when stdout or a log file can't be written any more."""
     first_output: Callable[[int], None]
     """Called with the round whose first output came through the relay."""
     shared_input: Callable[[], None]
@@ -148,8 +148,8 @@ class HelperProcesses:
     async def stop(self, limit_s: float) -> None:
         """Close the source of workers, flush the relay, then end both helpers.
 
-        A console that does not accept output delays this for `limit_s` at most (but a second at
-        least), or until `hurried` is set.
+        A console that does not accept output delays this for `limit_s`, but for 1 s at least and 10
+        s at most, or until `hurried` is set.
         """
         self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)

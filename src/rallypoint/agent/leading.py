@@ -165,7 +165,7 @@ class LeadingNode:
     def _sweep(self) -> None:
         """Start a thread, once, that removes the records that no job has changed for a week.
 
-        One node of each job does so, in the background, because a place may be large or slow.
+        Only a node that leads does so, in the background, because a place may be large or slow.
         """
         if self._has_swept:
             return

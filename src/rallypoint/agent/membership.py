@@ -72,7 +72,7 @@ class AgentSetup(NamedTuple):
 
     config: AgentConfig
     signals: tuple[int, ...]
-    """The signals that the agent handles: each ends its part in the job."""
+    """The signals that the agent handles: each ends this node's part in the job."""
     telemetry: Telemetry
     selector: WakeSelector
     helpers: HelperProcesses | None = None
@@ -292,7 +292,11 @@ class Membership:
         return host
 
     async def _candidate(self, found: Connected) -> Candidate:
-        """Make the round store's listening socket; return all that this node brings to a round."""
+        """Return all that this node brings to a round; first make its round store, if it needs one.
+
+        With fixed ranks (static) no listening socket is made: the store uses the coordinator's
+        port.
+        """
         rendezvous, endpoint = self._config.rendezvous, None
         if rendezvous.static:
             endpoint = rendezvous.endpoint
@@ -371,7 +375,7 @@ class Membership:
                 self._setup.telemetry.dispatcher.hosted(record)
 
     def _say_status(self, text: str) -> None:
-        """Report the reason of this node's wait, once for each reason."""
+        """Report the reason of this node's wait, unless it was the last one reported."""
         if text != self._status:
             self._status = text
             self._agent.say(kinds.MEETING(text))
@@ -483,7 +487,10 @@ def part_of_job(rendezvous: RendezvousConfig) -> str:
 
 
 def _given_id(rendezvous: RendezvousConfig) -> str:
-    """Return the node id that was given; empty: the coordinator chooses it."""
+    """Return the node id that was given, or that follows from a fixed rank.
+
+    Empty: the coordinator chooses it.
+    """
     if rendezvous.node_id or not rendezvous.static:
         return rendezvous.node_id or ""
     return id_of_rank(rendezvous.node_rank or 0)

@@ -25,7 +25,7 @@ RUN_EVERY_S = 5.0
 KILL_TIMEOUT_S = 1.0
 _COMMAND = "cmd:"
 _CANT_RUN = (126, 127)
-"""The exit codes of a shell for a program that does not exist, or can't be executed."""
+"""The exit codes of a shell for a program that can't be executed (126), or does not exist (127)."""
 
 
 class PreemptNotice:

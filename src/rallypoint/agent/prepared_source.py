@@ -27,7 +27,8 @@ from rallypoint.process.prepared.handle import (
 from rallypoint.process.spawn import WorkerCommand, WorkerProcess
 
 _ATTEMPTS = 3
-"""The number of deaths before the first fork after which the imports count as the cause."""
+"""The number of prepared processes that die in a row, while they import or at the first fork, after
+which the imports count as the cause."""
 _SLOW_S = 5.0
 """The duration of imports, in seconds, from which they are mentioned to the user."""
 

@@ -47,7 +47,7 @@ class PhaseTeller(Observer):
 class ProgressReport:
     """The progress and the records of rounds that this node's heartbeats carry.
 
-    Each is reported once on a connection. For the loop's thread.
+    Nothing is sent twice on one connection while it is unchanged. For the loop's thread.
     """
 
     def __init__(self, config: AgentConfig, dispatcher: EventDispatcher) -> None:
@@ -76,9 +76,10 @@ class ProgressReport:
         return progress
 
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
-        """Return the last rounds, once on each connection to a coordinator other than the first.
+        """Return what to report of the last rounds, if it was not reported on this connection yet.
 
-        A node whose group rank is `FEW` or more reports only rounds of which it knows a failure.
+        Nothing to the coordinator that this agent had first. A node whose group rank is `FEW` or
+        more reports only rounds of which it knows a failure.
         """
         self._first_epoch = self._first_epoch or epoch
         if epoch == self._first_epoch or generation == self._rounds_told:
@@ -115,7 +116,7 @@ class ProgressReport:
         return _with_steps(progress, steps, shm, life.assignment.base_rank)
 
     def _with_phase(self, progress: NodeProgress, phases: Iterable[Phase]) -> NodeProgress:
-        """Return `progress` with the phase of a worker that may still last longest."""
+        """Return `progress` with that of the workers' phases that may last longest yet."""
         rules = self._config.rendezvous
         named = [phase for phase in phases if phase.name]
         if not named:

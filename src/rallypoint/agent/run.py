@@ -78,7 +78,7 @@ class JobEnd(Struct, frozen=True):
     """The exception of a rendezvous handler that ended the node's part; None: none did."""
     node: str = ""
     place: Assignment | None = None
-    """The place of this node in the newest round; None: it had none."""
+    """The place of this node in the last round that it took part in; None: it took part in none."""
 
 
 OnEnd = Callable[[JobEnd], None]
@@ -154,7 +154,8 @@ def run_agent(
 def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
     """Return the places of the job's former agents here that are dead with their workers.
 
-    Empty where no other node could take over the job.
+    Empty in a job of one node without a register, and with another package's rendezvous handler:
+    nobody would use them.
     """
     rendezvous = config.rendezvous
     if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):
@@ -320,8 +321,8 @@ class AgentRun:
     def cant_log(self, text: str) -> None:
         """Report that a log file of a worker can't be written.
 
-        The same text is reported once in a round, here and with the next heartbeat to the
-        coordinator.
+        `text` goes to the observers now, and to the coordinator with the next heartbeat. If it is
+        the last one reported in this round, it is not reported again.
         """
         dispatcher = self._setup.telemetry.dispatcher
         if text != dispatcher.cant_log:

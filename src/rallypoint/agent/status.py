@@ -55,9 +55,10 @@ def waiting_for(
     *,
     imports: bool = False,
 ) -> str:
-    """Return the reason of this agent's wait, in a few words; empty while its workers run.
+    """Return what this agent waits for, in a few words; empty: it waits for nothing.
 
-    `imports`: the prepared process has not imported all modules yet.
+    It waits for nothing while its workers run, and at its end. `imports`: the prepared process has
+    not imported all modules yet, and the workers wait for that.
     """
     match state.phase:
         case NodePhase.RUNNING if imports:
@@ -109,7 +110,7 @@ def _idle(state: WorkersState, status: JobStatus | None, settings: SharedSetting
 
 
 def _with_this_node(status: JobStatus) -> JobStatus:
-    """Return the status with this node as joined, if it is older than this node's stop and join."""
+    """Return the status with this node as joined, if it counts no node yet."""
     if status.phase == "active" or status.joined or status.waiting or status.standby:
         return status
     return replace(status, joined=1, stopping=max(status.stopping - 1, 0))

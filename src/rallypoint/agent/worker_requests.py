@@ -69,7 +69,7 @@ class WorkerRequests:
             self._checkpoints.changed(exits)
 
     def pushed(self, message: m.WorkerRequest) -> None:
-        """Handle an order of the coordinator about the workers, or its withdrawal."""
+        """Handle the coordinator's order for a checkpoint or for stacks, or its withdrawal."""
         checkpoints, round_ = self._checkpoints, self._round
         match message:
             case m.CheckpointWanted(stamp, number) if checkpoints is None:
@@ -135,8 +135,9 @@ class Checkpoints:
     def changed(self, fresh: Sequence[WorkerExit] = ()) -> None:
         """Answer the coordinator if no worker still owes a checkpoint, or if one has failed.
 
-        A worker owes one if it looks for requests or a signal has asked it, until it has saved one
-        or has ended well. `fresh` has exits that the round does not show yet.
+        Not again what was answered before. A worker owes one if it looks for requests or a signal
+        has asked it, until it has saved one or has ended well. `fresh` has exits that the round
+        does not show yet.
         """
         state, shm = self._state, self._round.workers.shm
         exits = {exit_.local_rank: exit_ for exit_ in fresh} | dict(self._round.exits)

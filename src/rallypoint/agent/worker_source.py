@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rallypoint.process.prepared.calls import PickledCall
 
 FLUSH_S = 0.2
-"""How long the caller's streams may take to flush, in seconds."""
+"""How long it may take to flush the calling program's stdout and stderr, in seconds."""
 
 
 class SourceLostError(InfrastructureError):
@@ -49,9 +49,9 @@ class WorkerSource:
     """Whether orphans of workers become children of this process, which must reap them."""
 
     def __init__(self, config: WorkerConfig, cpus: Sequence[frozenset[int]] = ()) -> None:
-        """Pickle the function and its arguments, unless workers are forked from this process.
+        """Pickle the function to run and its arguments, if there is one.
 
-        Raises UsageError if they can't be pickled.
+        Not if workers are forks of this process. Raises UsageError if they can't be pickled.
         """
         self._config, self._cpus = config, cpus
         self._calls: list[PickledCall] = []
@@ -182,7 +182,7 @@ class ForkingSource(WorkerSource):
 
 
 def _flush() -> None:
-    """Flush the caller's streams.
+    """Flush the stdout and stderr of this program, before it is forked.
 
     A text that is not written yet would be written by every worker, too.
     """

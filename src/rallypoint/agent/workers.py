@@ -48,8 +48,8 @@ class WorkerSetup(Struct, frozen=True):
     """Gets a line for a person when a timer of a worker has ended."""
     faults: Faults
     no_space: Callable[[str], None] = lambda text: None
-    """Called with a line for the user when the log file of a failed worker can't be written, or
-    there is no place for shared memory."""
+    """Called with a line for the user when the log or error file of a failed worker lies on a full
+    disk, or there is no place for shared memory."""
     leaders_first: bool = False
     """Whether `--signal-scope worker` was given."""
 
@@ -157,9 +157,9 @@ class RoundWorkers:
         self._workers.use_guard(guard)
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Signal every process group, and have `on_gone` called when nothing is left.
+        """Signal the workers' processes, and have `on_gone` called when nothing is left.
 
-        See `NodeWorkers`.
+        See `NodeWorkers`, and `StopConfig.signal_scope` for the processes that are signalled first.
         """
         self._retire()
         self._workers.signal_all(number, received)
@@ -208,7 +208,7 @@ class RoundWorkers:
             clearing.add_done_callback(raise_in_loop)
 
     def _kill_holders(self) -> None:
-        """Kill the workers that hold SIGTERM back only because of `rallypoint.worker`.
+        """Kill the processes of workers that hold SIGTERM back because of `rallypoint.worker`.
 
         They have no handler of their own: see `worker/checkpoint.py`.
         """
@@ -269,14 +269,15 @@ class RoundWorkers:
             asyncio.get_running_loop().call_soon(self._report)
 
     def notice(self) -> None:
-        """Report now every worker that has ended by now, by `on_exits`."""
+        """Report now, by `on_exits`, every worker that has ended and was not reported yet."""
         self._workers.look()
         self._report()
 
     def _report(self) -> None:
-        """Report the exits that were noticed together.
+        """Report together, by `on_exits`, all exits that were not reported yet.
 
-        Workers that are dead by now are included, even if their exit was not noticed.
+        If one is a failure, workers that are dead by now are included, even if their exit was not
+        noticed.
         """
         self._report_is_due = False
         exits = self._workers.exits

@@ -50,8 +50,8 @@ class Host(Struct, frozen=True):
     """The number of workers that the host takes; None: not given."""
     max_slots: int | None = None
     name: str = ""
-    """The name of the node in the job: `host`, unless two entries have the same host. Then the user
-    and the port are added, if they are given."""
+    """The name of the node in the job: `host`, unless another host of the job, with another user or
+    port, has the same one. Then the user and the port are added, if they are given."""
 
     @property
     def target(self) -> str:

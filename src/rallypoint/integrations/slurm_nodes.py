@@ -32,9 +32,10 @@ _Name = list[str | _Numbers]
 
 
 def node_names(text: str) -> tuple[str, ...]:
-    """Return the names in the order of the list, at most as many as a job can have nodes.
+    """Return the names in the order of the list.
 
-    Raises ValueError with the fault in the text; a list that is too long is not built.
+    Raises ValueError with the fault in the text, also for more names than a job can have nodes:
+    those are not built.
     """
     entries = _entries(text)
     if _size(entries) > MAX_NODES:
@@ -105,6 +106,6 @@ def _numbers(text: str) -> _Numbers:
 
 
 def _brief(text: str) -> str:
-    """Return the beginning of the text in quotes, for an error."""
+    """Return the text in quotes, cut if it is long, for an error."""
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return f"'{text}'" if text.isprintable() else shown(text)

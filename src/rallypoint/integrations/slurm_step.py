@@ -113,9 +113,9 @@ def read_step(environ: Mapping[str, str]) -> Step:
 
 
 def options_of(step: Step) -> dict[str, Given]:
-    """Return the values that the step gives to options, for those that were not given.
+    """Return the option values that follow from the step; the caller prefers given ones.
 
-    The first node of the step hosts the coordinator.
+    By them the first node of the step hosts the coordinator.
     """
     job = f"SLURM_JOB_ID={step.job}"
     where = f"{step.nodes[0]}:{step.port}"

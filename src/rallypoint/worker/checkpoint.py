@@ -25,10 +25,10 @@ _words: memoryview | None = None
 _takes_wishes = False
 """Whether the agent knows that this worker saves when a person asks."""
 _handler: object = None
-"""The handler of SIGTERM that the agent was last told of."""
+"""The handler of SIGTERM that `_listen` saw last."""
 _tried_to_hold = False
 _held_words: memoryview | None = None
-"""The shared memory, while SIGTERM is held back."""
+"""The words of shared memory, once this process has held SIGTERM back; None: it has not."""
 
 
 def drain_requested() -> bool:
@@ -139,11 +139,10 @@ def _take_wishes() -> None:
 
 
 def _hold_sigterm(found: Shm) -> object:
-    """Hold SIGTERM back, once, and tell the agent of the handler; return the handler.
+    """Hold SIGTERM back, once; tell the agent whether it is held back; return the present handler.
 
-    For a process with a slot. A handler that the program has, or sets later, is left alone. In
-    another thread than the main one, where handlers can't be set, the returned handler handles
-    nothing.
+    For a process with a slot. A handler that the program has, or sets later, is left alone. None
+    outside the main thread, where handlers can't be set.
     """
     global _tried_to_hold
     assert found.slot is not None

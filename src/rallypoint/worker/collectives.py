@@ -38,8 +38,9 @@ def barrier(name: str = "", timeout_s: float = 300.0) -> None:
     """Wait until every worker of the round has reached this barrier. Blocks.
 
     A name may be used again: the n-th use on one rank is the n-th on the others. Raises
-    StoreTimeoutError, which names the missing ranks, or StoreConnectionError; then the rank may
-    call again. Raises ValueError for an invalid time or environment.
+    StoreTimeoutError, which names the missing ranks; then the rank may call again. Raises
+    StoreConnectionError if the store can't be reached or went away, and ValueError for an invalid
+    time or environment.
     """
     if not timeout_s >= 0:
         raise ValueError(f"timeout_s={timeout_s!r}: needs a number of seconds, 0 or more")

@@ -65,7 +65,11 @@ _shm: Shm | None = None
 
 
 def shm() -> Shm | None:
-    """Return the shared memory; None outside of rallypoint. It is looked up once."""
+    """Return the agent's shared memory, looked up once; None: this process finds none.
+
+    It finds none outside of rallypoint, after the round, on another machine, or if the agent has
+    another version.
+    """
     global _found, _shm
     if not _found:
         _shm = _find()
@@ -113,7 +117,7 @@ def _claim(slot: memoryview) -> bool:
 
 
 def shm_path() -> str:
-    """Return the path of this round's shared memory; empty outside of rallypoint."""
+    """Return the path of this round's shared memory (RALLYPOINT_SHM); empty: there is none."""
     return os.environ.get("RALLYPOINT_SHM", "")
 
 
@@ -134,7 +138,7 @@ def may_hold_sigterm() -> bool:
 
 _STEP, _PROGRESS_AT = at.STEP, at.PROGRESS_AT
 _slot: memoryview | None = None
-"""The slot of this worker, once the agent knows that it reports progress."""
+"""The slot of this worker, once the agent knows that it reports progress; None: not yet."""
 
 
 def progress(
@@ -189,7 +193,7 @@ def _tell_more(slot: memoryview, total: int | None, loss: float | None, tokens: 
 
 
 def _whole(step: float) -> int:
-    """Return the step as an integer that fits into a word, for any type of number."""
+    """Return the number as an integer that fits into a word, for any type of number."""
     return max(min(int(step), at.MAX_WORD), -at.MAX_WORD)
 
 

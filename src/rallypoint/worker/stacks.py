@@ -31,7 +31,7 @@ def offer_stacks(path: str) -> int:
 
     Requests come through the pipe beside the file, or by a real-time signal that this program does
     not use itself. Returns the number of that signal; 0 if there is none, or the file can't be
-    written: then nothing can be requested. The main thread calls this.
+    written: then nothing can be requested.
     """
     number = _offer_at_signal(path)
     if number:

@@ -40,7 +40,7 @@ class PendingTimers:
             scopes[timer.scope] = timer
 
     def release(self, worker: Any, scope: str) -> None:
-        """Release the timer of a scope that has ended, if there is one."""
+        """Release the timer of a process for this scope, which has ended, if there is one."""
         scopes = self._timers.get(worker)
         if scopes is not None:
             scopes.pop(scope, None)
@@ -48,7 +48,7 @@ class PendingTimers:
                 del self._timers[worker]
 
     def forget(self, *workers: Any) -> None:
-        """Forget the timers of processes that have ended, or are being ended."""
+        """Forget all timers of these processes."""
         for worker in workers:
             self._timers.pop(worker, None)
 

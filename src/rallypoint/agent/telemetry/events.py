@@ -160,7 +160,7 @@ class EventEmitter(Observer):
 
 
 def _entry_point(workers: WorkerConfig) -> str:
-    """Return the name of the program or the function."""
+    """Return the name of the program or the function that the workers run."""
     if workers.function is not None:
         return workers.function.name
     name = os.path.basename(workers.argv[0]) if workers.argv else ""

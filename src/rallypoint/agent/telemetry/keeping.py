@@ -64,11 +64,10 @@ class _Part:
 
 
 class Keeping(Observer):
-    """The files in which this node keeps how a job ended, and the history of a job that it hosts.
+    """The files in which this node keeps how a job ended; without `--history` also its history.
 
-    For the thread of the loop, except `close`.
-
-    It is a `HistorySink`: a coordinator in this agent gives it the lines of the history.
+    The history only where a coordinator in this agent hosts the job: it gives this object the lines
+    (see `HistorySink`). For the thread of the loop, except `close`.
     """
 
     is_light = True
@@ -76,7 +75,8 @@ class Keeping(Observer):
     def __init__(self, config: AgentConfig, history: str) -> None:
         """Keep nothing yet.
 
-        `history` is the file of `--history`, which the record names; empty: this keeps a history.
+        `history` is the file of `--history`, which the record names; empty: this object keeps the
+        history of a job that this node hosts.
         """
         self._config, self._history, self._part = config, history, _Part()
         self._incarnation = 0
@@ -99,8 +99,8 @@ class Keeping(Observer):
     def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         """Note that the node takes part.
 
-        `life_of` returns the incarnation of the job; 0: not known yet. `tell` gets the directory
-        and the reason when writing begins to fail.
+        `life_of` returns the incarnation of the job; 0: not known yet. `tell` gets the directory of
+        all kept jobs, and the reason, when writing begins to fail.
         """
         self._part.life_of, self._tell = life_of, tell
 

@@ -183,8 +183,9 @@ METHODS = {
     "spawn": "LocalElasticAgent._start_workers",
     "stop": "LocalElasticAgent._stop_workers",
 }
-"""The method of torch's agent whose metrics are emitted for each phase. `_assign_worker_ranks` is
-missing since ranks come with the rendezvous, `_monitor_workers` since nothing polls."""
+"""The method of torch's agent whose metrics are emitted at the end of a phase, by phase.
+`_assign_worker_ranks` is missing since ranks come with the rendezvous, `_monitor_workers` since
+nothing polls."""
 
 
 class MetricEmitter(Observer):
@@ -245,9 +246,9 @@ class MetricEmitter(Observer):
         self._method("SimpleElasticAgent.run", time.monotonic() - self._began_at)
 
     def _workers_are_up(self, life: RoundLife) -> None:
-        """Emit torch's metric of initializing or restarting the workers.
+        """Emit torch's metric of initializing the workers; after a stop also that of restarting.
 
-        It is several phases here.
+        Each is the sum of several phases here.
         """
         took_s = life.phases.get("rendezvous", 0.0) + life.phases["spawn"]
         self._method("SimpleElasticAgent._initialize_workers", took_s)

@@ -176,7 +176,8 @@ class MetricsServer:
     def serves(self, host: str) -> bool:
         """Return whether a request with this Host header is answered.
 
-        On loopback only names of loopback are, and the name that a person gave.
+        A server at a loopback address answers only for names of loopback, and for the name that a
+        person gave; any other server answers all.
         """
         if not self._is_local:
             return True

@@ -104,9 +104,10 @@ class Telemetry:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Return a context for a whole run: it reports an error that ends the run, then closes.
+        """Return a context for a whole run, for programs: it closes this object at the end.
 
-        For programs; what was lost is printed to stderr.
+        Before, it reports to the observers an error that ends the run. What was lost is printed to
+        stderr.
         """
         try:
             yield
