@@ -63,7 +63,7 @@ class KeptProgram:
 
 
 def keep(owner: int, directory: str, argv: Sequence[str]) -> int:
-    """Run the program and its directory as the keeper; return its exit code (-n: by signal n).
+    """Run the program, in whose time `directory` exists; return its exit code (-n: by signal n).
 
     The program is ended when the process `owner` ends or closes this process's stdin.
     """

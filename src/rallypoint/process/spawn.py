@@ -92,7 +92,7 @@ _BEYOND_THE_LIMIT = errno.EINVAL
 
 
 class WorkerStartError(UsageError):
-    """A worker's program can't be run as given, or this machine lacks a resource (`shortage`).
+    """A worker's program can't be run as given, or this machine lacks a resource for it.
 
     No worker of its batch is left.
     """
@@ -120,7 +120,7 @@ class WorkerForkError(InfrastructureError):
 
 
 def spawn_workers(commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
-    """Start all, and return when each has exec'd: all run, or none is left and an error is raised.
+    """Start all workers, and return when each has exec'd; on an error none is left.
 
     A worker leads a session of its own, dies with this thread (SIGKILL), and is known to the guard.
     Signals have their defaults, unless the command says otherwise, and none is blocked. It has no

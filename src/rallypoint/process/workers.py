@@ -145,7 +145,8 @@ class WorkerSet:
         """Send SIGKILL to the one process that reported that it holds SIGTERM back.
 
         Such a process delays its end after SIGTERM. It must belong to this worker and catch that
-        signal. Returns True if it was the worker itself.
+        signal. Returns True if it was the worker itself; False: it was another process, or none was
+        killed.
         """
         from rallypoint.process.stacks import catches
 

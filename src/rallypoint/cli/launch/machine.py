@@ -277,7 +277,7 @@ def _ended(state: Launch, name: str, end: wire.AgentEnded) -> list[Effect]:
 def _end_if_too_few(state: Launch) -> list[Effect]:
     """Return the effects that end the job if fewer hosts are left than it needs.
 
-    Lost hosts are not replaced, so that it can't continue.
+    Hosts on standby count as left. A host that was lost does not come back.
     """
     if state.asked.detach:
         return []  # Agents that run on can't be told.
@@ -423,9 +423,9 @@ def _over(state: Launch, code: int) -> Over:
 
 
 def _not_enough_code(state: Launch) -> int:
-    """Return the exit code where too few hosts are there: 2 if all others are mistakes, else 75.
+    """Return the exit code where too few hosts are there: 2 or 75.
 
-    Mistakes would be the same the next time.
+    2 if each host that is gone has a mistake, which a retry would meet again; else 75.
     """
     is_mistake = state.mistakes == len(state.those(HostPart.GONE))
     code: int = (ExitClass.USAGE if is_mistake else ExitClass.INFRASTRUCTURE).value

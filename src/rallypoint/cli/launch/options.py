@@ -19,7 +19,7 @@ PASSED_ON = FLAGS.keys() - _NOT_HERE
 HERE = frozenset(
     {"--nnodes", "--spares", "--rdzv-id", "--rdzv-conf", "--output", "--token-file", "--token-fd"}
 )
-"""The options that this command reads itself; agents then get the same, or less."""
+"""The options of `rallypoint run` that `rallypoint launch` reads, and does not just pass on."""
 
 _OTHERWISE = {
     "--nnodes": ("the same as --nodes, by its name in torchrun", "all hosts"),

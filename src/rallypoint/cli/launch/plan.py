@@ -58,7 +58,7 @@ class Plan(Struct, frozen=True):
     least: int
     """The least number of hosts that must take part."""
     most: int
-    """The number of hosts that work; further ones are on standby."""
+    """The most hosts that work at a time; further ones are on standby."""
     remote: Remote
     run_id: str
     options: tuple[str, ...]
