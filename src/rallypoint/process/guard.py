@@ -172,7 +172,7 @@ class Guard:
         return pid == self._process.pid
 
     def register(self, pid: int) -> None:
-        """Register a living process, a worker or not, that an earlier guard had to kill."""
+        """Register with this guard a living process of a former one; it counts as a worker."""
         _write(self._channel, pid)
 
     def spare(self, pid: int) -> None:

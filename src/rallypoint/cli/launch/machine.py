@@ -77,10 +77,10 @@ class Launch(Struct, eq=False):
     """The number of hosts that can't be used because of a mistake: something is missing there, or
     the agent refuses the job. The next launch would find the same."""
     where: Endpoint | None = None
-    """The endpoint that was chosen for the nodes."""
+    """The endpoint that this command has chosen for the nodes; None: not yet, or not its task."""
     is_started: bool = False
     ending_code: int = 0
-    """The exit code of a job that is ended because there are too few hosts."""
+    """The exit code, if the job is ended because there are too few hosts; else 0."""
     caught: list[int] = field(default_factory=list)
     """The signals that this command got, without repetitions within `APART_S`."""
     caught_at: float = -inf
@@ -150,7 +150,7 @@ class Say(Struct, frozen=True):
 
 
 class Print(Struct, frozen=True):
-    """Print these lines unchanged."""
+    """Print these lines unchanged to stderr."""
 
     lines: tuple[str, ...]
 
@@ -401,7 +401,11 @@ def _detached(state: Launch) -> list[Effect]:
 
 
 def _end(state: Launch) -> list[Effect]:
-    """End with the verdict of the summaries, judged as by `rallypoint verdict`."""
+    """Return the effects that end this command, with the exit code of the surest summary.
+
+    Where too few hosts were left, their code stays, unless the agent of that summary has seen how
+    the job ended. Without a summary it is that code, else a signal's, else 75.
+    """
     code = state.ending_code or ExitClass.INFRASTRUCTURE.value
     if state.caught and not state.ending_code:
         code = SIGNALLED + state.caught[0]
