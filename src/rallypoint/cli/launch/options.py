@@ -13,7 +13,7 @@ _NOT_HERE = frozenset(
     {"--standalone", "--scheduler", "--node-id", "--explain", "--print-completion"}
     | {"--node-rank", "--master-addr", "--master-port"}
 )
-"""The options of `rallypoint run` that are for one node only, or have no meaning for many."""
+"""The options of `rallypoint run` that `rallypoint launch` does not take."""
 PASSED_ON = FLAGS.keys() - _NOT_HERE
 """The options of `rallypoint run` that `rallypoint launch` takes for all hosts."""
 HERE = frozenset(
