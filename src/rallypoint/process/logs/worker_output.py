@@ -38,7 +38,7 @@ class OutputSettings(Struct, frozen=True):
     mode: OutputMode
     prefix: LinePrefix
     inherits: Std
-    """This process's streams that workers may inherit; those of an agent that are terminals."""
+    """The streams of this process that workers may inherit: an agent's if they are terminals."""
     draws: bool = True
     """Whether a terminal may redraw a worker's unfinished output."""
     local_ranks_filter: tuple[int | str, ...] | None = None
