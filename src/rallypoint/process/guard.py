@@ -148,7 +148,7 @@ class Guard:
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when signals have reached the guard.
 
-        It also becomes readable when the guard has died, which only a SIGKILL can cause. See
+        It also becomes readable when the guard has died, as by a SIGKILL. See
         `read_signals`. After `stop` it is -1.
         """
         return self._lifeline

@@ -158,7 +158,7 @@ def _reached_the_top(link: ChainLink, program: Program) -> bool | None:
 def _left_by_handler(
     found: Sequence[Traceback], code: int | None, source_of: SourceOf
 ) -> Traceback | None:
-    """Return the last traceback whose exception was caught by a handler that exits with `code`.
+    """Return the last traceback whose exception may have met a handler that exits with `code`.
 
     The source shows the handler. None: there is no such traceback.
     """
