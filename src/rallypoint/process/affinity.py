@@ -75,7 +75,8 @@ def _homes_of_gpus(
 ) -> list[int]:
     """Return the NUMA node of each visible GPU, in the order of `seen`.
 
-    Raises BindingImpossible if there are fewer GPUs than workers, or a GPU's node is not known.
+    Raises BindingImpossible if there are fewer GPUs than workers, or a GPU's node is not known and
+    `cpus` are on several nodes.
     """
     if len(seen) < workers:
         raise BindingImpossible(

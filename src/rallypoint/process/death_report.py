@@ -52,7 +52,7 @@ def tell(
 
     For a child of the agent, its guard. Takes `_LIMIT_S` at most. `data` is the encoded notice.
     Nothing is released while the agent lives. Returns a function that reports to the coordinator
-    that leads next, for `NEXT_LEADER_S` at most; None: there is nothing left to do.
+    that leads next, for `NEXT_LEADER_S` at most; None: there is nothing to do later.
     """
     notice, began_at = death_notice.decode(data), time.monotonic()
     is_told = False

@@ -195,7 +195,7 @@ def _children() -> list[int]:
 
 
 def _children_by_parent() -> list[int]:
-    """Return this process's children from all processes, for kernels without `children` files."""
+    """Return the pids of this process's children, for kernels without `children` files in /proc."""
     found = []
     parent = str(os.getpid()).encode()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

@@ -148,7 +148,7 @@ class Guard:
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when signals have reached the guard.
 
-        It also becomes readable when the guard has died, which only a SIGKILL can cause. See
+        It also becomes readable when the guard has died, as by a SIGKILL. See
         `read_signals`. After `stop` it is -1.
         """
         return self._lifeline
@@ -172,11 +172,11 @@ class Guard:
         return pid == self._process.pid
 
     def register(self, pid: int) -> None:
-        """Register a living worker of an earlier guard with this one."""
+        """Register with this guard a living process of a former one; it counts as a worker."""
         _write(self._channel, pid)
 
     def spare(self, pid: int) -> None:
-        """Note that this registered process is not a worker.
+        """Tell the guard that this registered process is not a worker.
 
         The guard kills it when the agent dies, but not when the node's lease is over.
         """
@@ -310,9 +310,10 @@ def _end(
     by_register: ByRegister | None,
     oom: OomWatch,
 ) -> None:
-    """End after the agent: kill what is registered, report its death, remove its directories.
+    """End after the agent: kill what is registered, obey its notice, remove its directories.
 
-    The death is reported if the agent has left a notice and all registered processes have died.
+    The notice, if the agent has left one, is obeyed only if all registered processes have died: it
+    asks for a report of the agent's death, or for the release of the job's record.
     """
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
     notice, tell_next = page.notice, None
@@ -380,8 +381,8 @@ def _sweep(places: set[str]) -> None:
 def _poll_ms(page: SharedPage, registered: _Registered) -> int | None:
     """Return the milliseconds until the guard may have to kill workers for the lease's end.
 
-    An hour at most; None: there is no lease, or no worker. Suspended time does not count here; it
-    is noticed at the wake-up.
+    An hour at most; None: there is no lease, or no worker that it has not killed. Time in which the
+    machine is suspended is noticed only at the next wake-up.
     """
     look_ns = liveness.next_look_ns(
         page.held_until_ns, boot_time_ns(), registered.workers, registered.killed

@@ -63,9 +63,10 @@ class KeptProgram:
 
 
 def keep(owner: int, directory: str, argv: Sequence[str]) -> int:
-    """Run the program and its directory as the keeper; return its exit code (-n: by signal n).
+    """Make `directory`, run the program, and remove `directory`; return the program's exit code.
 
-    The program is ended when the process `owner` ends or closes this process's stdin.
+    -n: it was killed by signal n. The program is ended when the process `owner` ends or closes this
+    process's stdin.
     """
     os.mkdir(directory, 0o700)
     try:

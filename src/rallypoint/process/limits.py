@@ -27,7 +27,7 @@ two files."""
 def cant_start_process(error: OSError) -> InfrastructureError:
     """Return the error, one line, for a fork or its pipes that failed.
 
-    It has advice only for errors by which a machine reports a missing resource.
+    It has advice only for the errors of `MACHINE_ERRNOS`: a lack of a resource, or a broken part.
     """
     if (short := out_of_files(error)) is not None:
         return short
@@ -42,9 +42,9 @@ def cant_start_process(error: OSError) -> InfrastructureError:
 
 
 def cant_start_workers(error: OSError) -> InfrastructureError | None:
-    """Return the error, one line, for a system error by which this machine lacks a resource.
+    """Return the error, one line, for workers that can't be started because of this machine.
 
-    None for other errors.
+    None for system errors that are not in `MACHINE_ERRNOS`.
     """
     if error.errno not in MACHINE_ERRNOS:
         return None

@@ -56,7 +56,7 @@ class LocalJob(Struct, frozen=True):
 class Scratch:
     """A directory of this agent alone, for files that it shares with its workers.
 
-    Made by `make`, removed by `remove`. `paths` are the places in which it may be made.
+    Made by `make`, removed by `remove`. `paths` are its possible paths, one for each place.
     """
 
     def __init__(self, temp_dir: str, run_id: str, prefix: str = PREFIX) -> None:
@@ -64,8 +64,8 @@ class Scratch:
         places = dict.fromkeys((os.path.abspath(temp_dir), *PLACES))
         self.paths = tuple(os.path.join(place, name) for place in places)
         self.path = ""
-        """The absolute path; empty before `make`, after `remove` or `keep`, and when no place can
-        be written."""
+        """The absolute path; empty before `make`, when that has found no place, after `remove`, and
+        after a `keep` that has kept something."""
         self._lock = -1
 
     def make(self) -> None:
@@ -151,7 +151,7 @@ def _may_be_needed(path: str) -> bool:
 
 
 def remove_at_exit(path: str) -> None:
-    """Remove a directory with its content when this process ends, but not a forked child."""
+    """Remove a directory with its content when this process ends; not when a fork of it does."""
     owner = os.getpid()
 
     def remove() -> None:
@@ -187,10 +187,10 @@ def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
 
 
 def notes(places: Iterable[str]) -> list[bytes]:
-    """Return the notes of this user's agents on this machine, in these directories.
+    """Return the notes about their jobs that this user's agents have left on this machine.
 
-    Agents that were killed a moment ago are included. Blocks on the file system; never raises
-    OSError.
+    `places` are the parents of the agents' directories. Agents that were killed a moment ago are
+    included. Blocks on the file system; never raises OSError.
     """
     found = []
     for path in ours(places):
@@ -270,9 +270,10 @@ def ours(places: Iterable[str], prefix: str = PREFIX) -> Iterator[str]:
 
 
 def lock_dir(path: str, how: int) -> int:
-    """Lock the directory, and return the descriptor that holds the lock.
+    """Lock the directory as `how` says (LOCK_SH or LOCK_EX); return the descriptor with the lock.
 
-    Raises OSError when another process holds it, or `path` names another directory by now.
+    Does not wait: raises OSError when another process holds a lock that excludes this one, or
+    `path` names another directory by now.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -54,7 +54,7 @@ class WorkerCommand(Struct, frozen=True):
     their numbers in the worker.
 
     `cpus` are the CPUs that it may use; empty: the agent's. With `unbound_if_refused` it starts
-    even if the kernel refuses them. `ignored_signals` stay ignored by the executed program; all
+    even if the kernel refuses them. `ignored_signals` are ignored in the executed program; all
     others get their defaults. With a `body` nothing is executed: the worker is a fork of this
     process that runs it, see `run_forked`; `argv` and `env` are not used.
     """
@@ -92,7 +92,7 @@ _BEYOND_THE_LIMIT = errno.EINVAL
 
 
 class WorkerStartError(UsageError):
-    """A worker's program can't be run as given, or this machine lacks a resource (`shortage`).
+    """A worker's program can't be run as given, or this machine lacks a resource for it.
 
     No worker of its batch is left.
     """
@@ -120,12 +120,12 @@ class WorkerForkError(InfrastructureError):
 
 
 def spawn_workers(commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
-    """Start all, and return when each has exec'd: all run, or none is left and an error is raised.
+    """Start all workers, and return when each has exec'd, or begins its `body`.
 
-    A worker leads a session of its own, dies with this thread (SIGKILL), and is known to the guard.
-    Signals have their defaults, unless the command says otherwise, and none is blocked. It has no
-    descriptor but 0, 1, 2 and those that it is to be passed. A name without a slash is looked up in
-    the PATH of `env`. Blocks for some 1 ms per worker.
+    On an error none is left. A worker leads a session of its own, dies with this thread (SIGKILL),
+    and is known to the guard. Signals have their defaults, unless the command says otherwise, and
+    none is blocked. It has no descriptor but 0, 1, 2 and those that it is to be passed. A name
+    without a slash is looked up in the PATH of `env`. Blocks for some 1 ms per worker.
 
     Raises WorkerStartError (stage and errno of the first that failed), WorkerForkError, or OSError
     when there is no descriptor for a pipe.

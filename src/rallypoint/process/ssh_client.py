@@ -18,7 +18,8 @@ left in the background (ControlPersist) holds that pipe open."""
 class SshClient:
     """A running ssh client, made by `start`.
 
-    It has a session of its own: Ctrl-C in the terminal does not reach it, and it can't ask there.
+    It has a session of its own: Ctrl-C in the terminal does not reach it, and it can't ask for a
+    password there.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -63,7 +64,7 @@ class SshClient:
 
     @property
     def last_words(self) -> str:
-        """The last line on stderr, of ssh itself or of the login shell; empty: there was none."""
+        """The last line that is not blank on stderr, as of ssh or the login shell; empty: none."""
         return self._said[-1] if self._said else ""
 
     def hang_up(self) -> None:

@@ -82,7 +82,7 @@ def describe(pid: int) -> str:
 def _ask_thread(path: str, timeout_s: float) -> bool:
     """Ask the worker's thread for stacks, by the pipe beside `path`; return whether it was asked.
 
-    The thread learns that they are wanted within `timeout_s` seconds. Never blocks.
+    The request says that they are wanted within `timeout_s` seconds. Never blocks.
     """
     until = time.monotonic_ns() + int(timeout_s * 1e9)
     try:

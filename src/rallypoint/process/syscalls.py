@@ -221,7 +221,7 @@ def hide_process() -> None:
 
 
 def show_process_again() -> None:
-    """Make a worker, forked from a hidden process, visible for its user's debugger again.
+    """Make this worker, a fork of a hidden process, visible for its user's debugger again.
 
     Only if the process could be inspected before `hide_process`.
     """

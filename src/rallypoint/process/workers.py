@@ -145,7 +145,8 @@ class WorkerSet:
         """Send SIGKILL to the one process that reported that it holds SIGTERM back.
 
         Such a process delays its end after SIGTERM. It must belong to this worker and catch that
-        signal. Returns True if it was the worker itself.
+        signal. Returns True if it was the worker itself; False: it was another process, or none was
+        killed.
         """
         from rallypoint.process.stacks import catches
 
@@ -162,7 +163,7 @@ class WorkerSet:
         return holder == pid
 
     def kill_all(self) -> None:
-        """Send SIGKILL to the workers and everything that they have started. Does not wait."""
+        """Send SIGKILL to all processes in the sessions of the workers. Does not wait."""
         self.signal_all(signal.SIGKILL)
         for member in self._members():
             sessions.kill_member(member, pidfd_open=self._pidfd_open)
@@ -181,14 +182,14 @@ class WorkerSet:
                 self._note(local_rank, outcome)
 
     def remaining(self) -> int:
-        """Return the number of live processes: workers and what they started.
+        """Return the number of live processes in the sessions of the workers.
 
         Zombies don't count. Reads /proc.
         """
         return len(self._members())
 
     async def wait_gone(self) -> None:
-        """Wait until no process of the workers is alive, grandchildren included. Safe to cancel."""
+        """Wait until no process in the workers' sessions is alive. Safe to cancel."""
         await self._all_exited.wait()
         while members := self._members():
             await exits.wait_until_gone(members[0].pid, pidfd_open=self._pidfd_open)
@@ -210,9 +211,9 @@ class WorkerSet:
     async def reap(self, timeout_s: float) -> list[int]:
         """Kill and reap the workers, have the guard forget them, and close descriptors.
 
-        Returns the pids that did not die within `timeout_s` seconds (uninterruptible sleep, another
-        user's), normally none. Call again to retry those. Every worker that died is in `exits` by
-        then.
+        Returns the pids in their sessions that did not die within `timeout_s` seconds
+        (uninterruptible sleep, another user's), normally none. Call again to retry those. Every
+        worker that died is in `exits` by then.
         """
         self.kill_all()
         try:

@@ -31,9 +31,10 @@ def run(argv: list[str]) -> int:
 
 
 def _as_here(asked: Asked) -> Asked:
-    """Return the launch with --output among the agents' options, as this terminal needs it.
+    """Return the launch with --output among the agents' options.
 
-    The agents write to pipes here, so each has to assemble the lines of its workers, with ranks.
+    `auto` becomes `prefix` with several hosts, or if stdout and stderr are terminals here: the
+    agents, which write to pipes, can't see that. Else it stays `auto`, and is not passed on.
     """
     plan = asked.plan
     mode = plan.output

@@ -132,7 +132,7 @@ def _start(start: Start, summary: str, log_fd: int | None) -> FromProgram:
 
 
 def _summary_path(start: Start) -> str:
-    """Return the path of this node's summary; empty: the user wants none."""
+    """Return the path that the user wants for this node's summary; empty: none was given."""
     if not start.summary.endswith("/"):
         return start.summary
     return os.path.join(start.summary, f"{start.node.replace('/', '_')}.json")

@@ -77,10 +77,10 @@ class Launch(Struct, eq=False):
     """The number of hosts that can't be used because of a mistake: something is missing there, or
     the agent refuses the job. The next launch would find the same."""
     where: Endpoint | None = None
-    """The endpoint that was chosen for the nodes."""
+    """The endpoint that this command has chosen for the nodes; None: not yet, or not its task."""
     is_started: bool = False
     ending_code: int = 0
-    """The exit code of a job that is ended because there are too few hosts."""
+    """The exit code, if the job is ended because there are too few hosts; else 0."""
     caught: list[int] = field(default_factory=list)
     """The signals that this command got, without repetitions within `APART_S`."""
     caught_at: float = -inf
@@ -150,7 +150,7 @@ class Say(Struct, frozen=True):
 
 
 class Print(Struct, frozen=True):
-    """Print these lines unchanged."""
+    """Print these lines unchanged to stderr."""
 
     lines: tuple[str, ...]
 
@@ -277,7 +277,7 @@ def _ended(state: Launch, name: str, end: wire.AgentEnded) -> list[Effect]:
 def _end_if_too_few(state: Launch) -> list[Effect]:
     """Return the effects that end the job if fewer hosts are left than it needs.
 
-    Lost hosts are not replaced, so that it can't continue.
+    Hosts on standby count as left. A host that was lost does not come back.
     """
     if state.asked.detach:
         return []  # Agents that run on can't be told.
@@ -401,7 +401,11 @@ def _detached(state: Launch) -> list[Effect]:
 
 
 def _end(state: Launch) -> list[Effect]:
-    """End with the verdict of the summaries, judged as by `rallypoint verdict`."""
+    """Return the effects that end this command, with the exit code of the surest summary.
+
+    Where too few hosts were left, their code stays, unless the agent of that summary has seen how
+    the job ended. Without a summary it is that code, else a signal's, else 75.
+    """
     code = state.ending_code or ExitClass.INFRASTRUCTURE.value
     if state.caught and not state.ending_code:
         code = SIGNALLED + state.caught[0]
@@ -423,9 +427,9 @@ def _over(state: Launch, code: int) -> Over:
 
 
 def _not_enough_code(state: Launch) -> int:
-    """Return the exit code where too few hosts are there: 2 if all others are mistakes, else 75.
+    """Return the exit code where too few hosts are there: 2 or 75.
 
-    Mistakes would be the same the next time.
+    2 if each host that is gone has a mistake, which a retry would meet again; else 75.
     """
     is_mistake = state.mistakes == len(state.those(HostPart.GONE))
     code: int = (ExitClass.USAGE if is_mistake else ExitClass.INFRASTRUCTURE).value

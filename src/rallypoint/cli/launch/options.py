@@ -13,13 +13,13 @@ _NOT_HERE = frozenset(
     {"--standalone", "--scheduler", "--node-id", "--explain", "--print-completion"}
     | {"--node-rank", "--master-addr", "--master-port"}
 )
-"""The options that are for one node only, or meaningless in this command."""
+"""The options of `rallypoint run` that `rallypoint launch` does not take."""
 PASSED_ON = FLAGS.keys() - _NOT_HERE
 """The options of `rallypoint run` that `rallypoint launch` takes for all hosts."""
 HERE = frozenset(
     {"--nnodes", "--spares", "--rdzv-id", "--rdzv-conf", "--output", "--token-file", "--token-fd"}
 )
-"""The options that this command reads itself; agents then get the same, or less."""
+"""The options of `rallypoint run` that `rallypoint launch` reads, and does not just pass on."""
 
 _OTHERWISE = {
     "--nnodes": ("the same as --nodes, by its name in torchrun", "all hosts"),

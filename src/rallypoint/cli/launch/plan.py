@@ -58,13 +58,13 @@ class Plan(Struct, frozen=True):
     least: int
     """The least number of hosts that must take part."""
     most: int
-    """The number of hosts that work; further ones are on standby."""
+    """The most hosts that work at a time; further ones are on standby."""
     remote: Remote
     run_id: str
     options: tuple[str, ...]
     """Options of `rallypoint run`, equal on all hosts."""
     conf: str
-    """The value of --rdzv-conf; with `picks_endpoint` each host gets `is_host` in addition."""
+    """The value of --rdzv-conf; with `picks_endpoint`, `is_host` is added for each host."""
     workers: bool
     """Whether the number of workers is among the options; else it is the slots of a host."""
     picks_endpoint: bool
@@ -318,7 +318,7 @@ def _check(plan: Plan, workers: Given | None) -> None:
 def detached_lines(
     plan: Plan, started: Mapping[str, Started], where: Endpoint | None, summary: str
 ) -> Iterator[str]:
-    """Yield how to look at a detached job, and how to end it.
+    """Yield lines for the user: how to look at a detached job, and how to end it.
 
     `started` is by host. `where` is the endpoint, if this command has chosen it, and `summary` the
     value of --json-summary.
@@ -343,6 +343,6 @@ def detached_lines(
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for the remote shell; most paths need no quotes."""
+    """Quote a word that needs it, for this shell and then the remote one."""
     there = shlex.quote(word)
     return word if there == word else shlex.quote(there)

@@ -110,7 +110,7 @@ HEADS = {
     "ft_launcher": "heartbeats of RankMonitorClient are ignored: report steps by "
     "rallypoint.worker.progress, or print them (--progress-pattern)",
 }
-"""The remark on the general difference for the jobs of each launcher."""
+"""The remark for the user on the general difference, for the launchers that have one."""
 
 
 class Fate(NamedTuple):

@@ -115,9 +115,9 @@ def stand_ins(words: Sequence[Word], options: Mapping[str, Setting]) -> list[str
 
 
 def _is_list_of_options(words: Sequence[Word]) -> bool:
-    """Return whether the first word is a variable with options of the launcher.
+    """Return whether the first word is a shell variable that holds options of the launcher.
 
-    A script follows it.
+    It is taken for one if a script (`.py`) or `-m` comes later.
     """
     later = [word.text for word in words[1:]]
     is_variable = words[0].varies and words[0].text.startswith("$")

@@ -119,7 +119,7 @@ def _uncaught(
     """Return the last traceback that was certainly uncaught, and the last one that may have been.
 
     The source of the program shows whether a handler may have caught the exception. Either is None
-    if there is none; the second one is only looked for after the first in the output.
+    if there is none; the second one is also None if it comes before the first in the output.
     """
     possible = None
     for each in reversed(found):
@@ -158,7 +158,7 @@ def _reached_the_top(link: ChainLink, program: Program) -> bool | None:
 def _left_by_handler(
     found: Sequence[Traceback], code: int | None, source_of: SourceOf
 ) -> Traceback | None:
-    """Return the last traceback whose exception was caught by a handler that exits with `code`.
+    """Return the last traceback whose exception may have met a handler that exits with `code`.
 
     The source shows the handler. None: there is no such traceback.
     """
@@ -235,9 +235,10 @@ def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> st
 
 
 def _link_rows(link: ChainLink, limit: int) -> list[str]:
-    """Return the rows of one traceback: the first, the last of the others, and the exception.
+    """Return the rows of one traceback, without those in the middle that have no room.
 
-    `limit` is the most bytes of the others; a mark stands for those that are left out.
+    The first and the exception stay. `limit` is the most bytes of the others, of which the last
+    ones stay; a mark stands for the rest.
     """
     first, *rest = shown_rows(link.rows)
     kept: list[str] = []

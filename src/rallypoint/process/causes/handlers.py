@@ -47,7 +47,7 @@ def is_within_with(tree: ast.Module | None, line: int) -> bool:
 
 
 def exits_after(tree: ast.Module | None, line: int, exception: str, code: int) -> bool:
-    """Return whether the innermost handler around this line that may match exits with `code`.
+    """Return whether the innermost handler around this line that may match may exit with `code`.
 
     `exception` is the name of the class that the handler has to catch. Only handlers in the same
     function as the line count. False if the source can't be parsed (`tree` None).

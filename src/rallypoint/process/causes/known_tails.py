@@ -113,7 +113,7 @@ def is_of_a_text(row: str) -> bool:
 
 
 def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback]) -> bool:
-    """Return whether nothing but known tails follows `after`, the first row of an exception.
+    """Return whether only known tails follow row number `after`, the first of an exception.
 
     Known tails are rows that may follow the end of a program. `others`: tracebacks of exceptions
     that Python ignored, which may follow.

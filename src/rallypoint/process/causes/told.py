@@ -19,7 +19,8 @@ def traceback_of(exit_: WorkerExit) -> str:
     """Return the traceback of the exception that ended the worker, from the `detail` of its exit.
 
     What follows the traceback in `detail` may be included. Empty if there is no traceback, if the
-    message is only the exit code, or if a signal other than SIGINT and SIGABRT ended the worker.
+    message begins with the exit code, or if a signal other than SIGINT and SIGABRT ended the
+    worker.
     """
     if exit_.code is not None and exit_.message.startswith(f"exit code {exit_.code}"):
         return ""  # The program handled the exceptions in its last lines.

@@ -121,9 +121,9 @@ class LogDir(Struct, frozen=True):
         on the disk.
 
         Where a round of that number was there before (a coordinator that lost its memory counts
-        anew), its files are continued, but an error file is set aside as `error.json.1`, lest it be
-        taken for this round's. Raises LogStorageError, UsageError, or InfrastructureError when no
-        descriptor is left.
+        anew), its files are continued, but an error file is renamed, as to `error.json.1`, lest it
+        be taken for this round's. Raises LogStorageError, UsageError, or InfrastructureError when
+        no descriptor is left.
         """
         if not self.root:
             return ""
@@ -153,7 +153,7 @@ class LogDir(Struct, frozen=True):
 
 
 def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
-    """Make a directory for stacks of this agent's workers alone, and return its path.
+    """Make a directory of this agent alone for its workers' stack dumps, and return its path.
 
     It is under `log_dir`, or without one under the temporary directory. It is not removed. Raises
     OSError.

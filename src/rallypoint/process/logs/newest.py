@@ -72,7 +72,7 @@ class OutputReader:
         self._relayed: dict[tuple[int, int], int] = {}
         """The position from which to read next, of each stream that the relay has."""
         self._files: dict[tuple[int, int], tuple[str, int]] = {}
-        """The file of each other stream, and the position from which to read next."""
+        """The file of each stream that the relay has not, and the position to read from next."""
         self.unread: list[tuple[int, int]] = []
         self._has_more = False
         """Whether the relay has more output than fitted into its last answer."""

@@ -125,8 +125,8 @@ def resolve_mode(
 def plan_stream(stream: Std, wish: StreamWish, *, mode: OutputMode, inherits: Std) -> Route:
     """Return the route of one stream; `mode` must not be `auto` (see `resolve_mode`).
 
-    `inherits`: those streams of the agent that are terminals and that workers may inherit. Raises
-    ValueError for `auto`.
+    `inherits`: those streams of this process that workers may inherit, in an agent its terminals.
+    Raises ValueError for `auto`.
     """
     if mode is OutputMode.AUTO:
         raise ValueError("the output mode must be settled before streams are planned")

@@ -187,8 +187,9 @@ class DefaultLogsSpecs(LogsSpecs):
     def open(self, run_id: str, temp_dir: str = "") -> LogDir:
         """Make this agent's directory and return it; later calls return the same one.
 
-        Blocks on the file system. `temp_dir` replaces the usual one. Raises LogStorageError,
-        UsageError, or InfrastructureError when no descriptor is left: each one line with the fix.
+        Blocks on the file system. `temp_dir` replaces the usual place of a temporary directory.
+        Raises LogStorageError, UsageError, or InfrastructureError when no descriptor is left: each
+        one line with the fix.
         """
         with naming_parameters():
             return self._open(run_id, temp_dir)
@@ -215,9 +216,9 @@ class DefaultLogsSpecs(LogsSpecs):
             self._log_dir = None
 
     def remove_empty(self, dest: LogsDest) -> None:
-        """Remove a round's empty directories below a temporary directory.
+        """Remove a round's empty directories, and the agent's own if it is empty then.
 
-        Never raises.
+        Does nothing unless the agent's directory is a temporary one. Never raises.
 
         For a program that runs workers by itself, without an end at which `close` would be called.
         """

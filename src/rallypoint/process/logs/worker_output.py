@@ -38,7 +38,7 @@ class OutputSettings(Struct, frozen=True):
     mode: OutputMode
     prefix: LinePrefix
     inherits: Std
-    """The agent's streams that are terminals and that workers may inherit."""
+    """The streams of this process that workers may inherit: an agent's if they are terminals."""
     draws: bool = True
     """Whether a terminal may redraw a worker's unfinished output."""
     local_ranks_filter: tuple[int | str, ...] | None = None

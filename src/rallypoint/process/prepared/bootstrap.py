@@ -107,7 +107,7 @@ def run_call(
     result_fd: int,
     environ: Mapping[str, str],
 ) -> None:
-    """Call the function in a fork of the caller, and write its result to `result_fd`.
+    """Call the function in this worker, a fork of its launcher; write the result to `result_fd`.
 
     The environment becomes `environ`. An exception is written to the error file, and raised.
     """
@@ -120,7 +120,7 @@ def run_call(
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Run a Python command line in a fork of the caller, to its end.
+    """Run a Python command line to its end in this worker, a fork of its launcher.
 
     The environment becomes `environ`, and the title the command line.
     """

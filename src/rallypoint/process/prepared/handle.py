@@ -57,7 +57,7 @@ class Preparation(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """The single message of a prepared process: it can fork, or the reason why it never will."""
+    """The first message of a prepared process: it can fork, or the reason why it never will."""
 
     ready: bool = False
     error: str = ""

@@ -74,7 +74,7 @@ class Relay(Struct, eq=False):
     _ending: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
     is_lost: bool = False
-    """Whether the relay has ended, by our wish or not."""
+    """Whether the relay has ended, by our wish or not, or was given up as it sent nonsense."""
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -88,10 +88,10 @@ class Relay(Struct, eq=False):
         """Fork the relay.
 
         May be called before the loop runs; do it while the agent is small. Teed lines are written
-        to what are `sys.stdout` and `sys.stderr` now. `told` gets its news, and `lost`, when the
-        process has died before it was ended, the number of the last round whose output it was
-        given; -1: none. Then `restart` may be called. Both are called in the agent's loop. `title`:
-        what `ps -f` shows.
+        to what are `sys.stdout` and `sys.stderr` now. `told` is called with its news. `lost`
+        is called when the process has died before it was ended, with the number of the last round
+        whose output it was given; -1: none. Then `restart` may be called. Both are called in the
+        agent's loop. `title`: what `ps -f` shows.
 
         Raises OSError when the system can't fork.
         """
@@ -156,18 +156,18 @@ class Relay(Struct, eq=False):
         self._send(ReadProgress(round_number, os.fsencode(shm), os.fsencode(pattern)))
 
     def status(self, text: str) -> None:
-        """Show this status line (a terminal only) until the next one; an empty text removes it."""
+        """Have the relay show this status line on a terminal until the next one; empty: none."""
         self._status = visible(text).encode()
         self._pump()
 
     def fold_interrupts(self) -> None:
-        """Fold the tracebacks of workers that are about to get SIGINT into one line."""
+        """Have the relay fold the tracebacks of workers about to get SIGINT into one line."""
         self._send(FoldInterrupts())
 
     def say(self, *lines: str) -> None:
-        """Write lines of the agent to stderr, in the form of `observe.printing`.
+        """Have the relay write lines of the agent to stderr, in the form of `observe.printing`.
 
-        Without a relay (it was lost) they are written directly.
+        If the relay was lost, the agent writes them itself.
         """
         text = printed(*lines).encode()
         if self.is_lost:
@@ -182,7 +182,7 @@ class Relay(Struct, eq=False):
     async def last_words(
         self, round_number: int, local_rank: int, *, timeout_s: float = 2.0
     ) -> LastWords:
-        """Return the last words of a worker that has ended, with all of its output.
+        """Return the last words of a worker that has ended, once all that it wrote is read.
 
         They are the tracebacks that the relay remembers, the end of stderr, and the end of stdout.
         Empty when its streams are not relayed, when the relay was lost, or when it does not answer

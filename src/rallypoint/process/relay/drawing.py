@@ -108,7 +108,7 @@ class Drawing:
 
     @property
     def rows(self) -> list[bytes]:
-        """The visible rows, from top to bottom."""
+        """The rows that are not empty, from top to bottom."""
         return [text for row in self._rows if (text := row.shown())]
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
@@ -289,7 +289,7 @@ class Region:
         return bool(self._painted)
 
     def show_status(self, text: bytes) -> None:
-        """Replace the status line; empty takes it away."""
+        """Set the status line that the next `paint` shows; empty: none."""
         self._is_stale |= text != self._status
         self._status = text
 
@@ -311,7 +311,7 @@ class Region:
         return self._painted_s + REDRAW_S if self._drawn else -inf
 
     def lines_due_at(self) -> float:
-        """Return until when lines may wait, so that these rows are not redrawn for every line."""
+        """Return until when lines may wait, lest rows be redrawn for each; -inf: no longer."""
         return self._painted_s + REDRAW_S if self._painted and self._drawn else -inf
 
     def forget(self) -> None:

@@ -22,7 +22,7 @@ from rallypoint.process.relay.drawing import (
 
 LINE_LIMIT = 64 * 1024
 QUIET_S = 0.2
-"""The time in seconds without new data after which an unfinished line is shown."""
+"""The time in seconds without new data after which a terminal shows an unfinished line."""
 TAIL_LINES = 20
 TAIL_BYTES = 8 * 1024
 _DUMP = re.compile(rb"Fatal Python error: |Current thread 0x")

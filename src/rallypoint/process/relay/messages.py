@@ -46,13 +46,13 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
 
 
 class ShowStatus(msgspec.Struct, frozen=True, tag="status"):
-    """The request to replace the status line of a terminal; an empty text removes it."""
+    """The agent's request to replace the status line of a terminal; an empty text removes it."""
 
     text: bytes
 
 
 class WriteLines(msgspec.Struct, frozen=True, tag="say"):
-    """The request to write whole lines of the agent to stderr, not within a worker's line.
+    """The agent's request to write whole lines of its own to stderr, not within a worker's line.
 
     A long line comes in several such requests.
     """
@@ -61,11 +61,11 @@ class WriteLines(msgspec.Struct, frozen=True, tag="say"):
 
 
 class FoldInterrupts(msgspec.Struct, frozen=True, tag="fold"):
-    """The request to fold the tracebacks of workers about to get SIGINT: see `interrupts`."""
+    """The agent's request to fold tracebacks of workers about to get SIGINT: see `interrupts`."""
 
 
 class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """The request to match the output of this round's workers with the progress pattern.
+    """The agent's request to match the output of this round's workers with the pattern.
 
     Their streams come next. The progress is to be written to the shared memory at the path `shm`.
     """
@@ -76,7 +76,7 @@ class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
-    """The request for the last words of one worker: remembered tracebacks, and its output's end.
+    """The agent's request for a worker's last words: remembered tracebacks, its output's end.
 
     They include everything written until now.
     """
@@ -87,22 +87,22 @@ class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
 
 
 class AskDrain(msgspec.Struct, frozen=True, tag="drain?"):
-    """The request to answer with `Drained` when all output so far has reached its destination."""
+    """The agent's request to answer with `Drained` when the consoles have got all output so far."""
 
     ask: int
 
 
 class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
-    """The request to answer with `Drained` when all output so far was matched."""
+    """The agent's request for `Drained` when all output so far was searched for progress."""
 
     ask: int
 
 
 class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
-    """The request for the kept output of these streams of a round.
+    """The agent's request for the kept output of these streams of a round.
 
-    Each of `places` is a local rank, 1 (stdout) or 2 (stderr), and a position; -1: the `newest`
-    lines.
+    Each of `places` is a local rank, 1 (stdout) or 2 (stderr), and a position in bytes; -1: the
+    newest lines, as many as `newest` says.
     """
 
     ask: int
@@ -114,14 +114,14 @@ class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
 
 
 class TailIs(msgspec.Struct, frozen=True, tag="tail"):
-    """The answer to `AskTail`: the last words of one worker."""
+    """The relay's answer to `AskTail`: the last words of one worker."""
 
     ask: int
     words: LastWords
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
-    """The answer to `AskDrain` and `AskProgress`: all output so far was written, or matched."""
+    """The relay's answer to `AskDrain` (output was written) and `AskProgress` (it was searched)."""
 
     ask: int
 
@@ -142,14 +142,14 @@ class StreamOutput(msgspec.Struct, frozen=True):
 
 
 class OutputIs(msgspec.Struct, frozen=True, tag="output"):
-    """The answer to `AskOutput`, without streams that have no kept output."""
+    """The relay's answer to `AskOutput`, without streams that have no kept output."""
 
     ask: int
     streams: tuple[StreamOutput, ...]
 
 
 class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """The report that a file or console could not be opened or written. Sent once for each.
+    """The relay's report that it can't open or write a file or console. Sent once for each.
 
     `path` is `stdout` or `stderr` for a console.
     """
@@ -159,26 +159,26 @@ class WriteFailed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class FirstOutput(msgspec.Struct, frozen=True, tag="first"):
-    """The report of the first output of any worker of this round. Sent once for each round."""
+    """The relay's report that a first worker of this round has written. Once for each round."""
 
     round_number: int
 
 
 class SharedInput(msgspec.Struct, frozen=True, tag="input"):
-    """The report that several workers ask for input at this terminal. Sent once."""
+    """The relay's report that several workers ask for input at this terminal. Sent once."""
 
 
 class PatternOff(msgspec.Struct, frozen=True, tag="pattern off"):
-    """The report that a match took too long, so that matching has ended. Sent once.
+    """The relay's report that a match took too long (or failed), so that matching has ended.
 
-    It was at this line or one before it.
+    It was at this line or one before it. Sent once.
     """
 
     line: str
 
 
 class NothingMatched(msgspec.Struct, frozen=True, tag="unmatched"):
-    """The report that workers have run for long, and no line has ever matched the pattern.
+    """The relay's report that workers have run for long, and no line has matched the pattern.
 
     `line`: the newest line, if there is one. Sent once.
     """

@@ -205,7 +205,7 @@ def _reading(groups: dict[str, str | None]) -> PatternReading:
 
 
 def _whole(text: str | None) -> int | None:
-    """Return the whole number in a text, also one shortened as `1.2k`; None: there is none."""
+    """Return the number in a text, also one such as `1.2k`, rounded to a whole one; None: none."""
     plain = _plain(text).replace(",", "").replace("_", "")
     if plain.isascii() and plain.isdigit() and len(plain) <= _MAX_DIGITS:
         return int(plain)

@@ -103,7 +103,7 @@ class ProgressReader:
             self._unmatched.stop(now)
 
     def due_at(self) -> float:
-        """Return when to `look` next; inf: when there is more output."""
+        """Return when to `look` next; inf: not before more output comes."""
         return min(self._look_s if self._fresh else inf, self._unmatched.due_at())
 
     def look(self, now: float) -> None:
