@@ -413,7 +413,7 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """How long after the agent's start the scheduler ends this node's allocation, in seconds; None:
     unknown."""
     is_slurms: bool = False
-    """Whether this node runs in a job of Slurm."""
+    """Whether this node runs in a job of Slurm: for advice after the end, not for any stop."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     signal_scope: Literal["session", "worker"] = "session"
     """The processes that a stop signals first. `session`: the process group of each worker.

@@ -133,7 +133,7 @@ class UsageError(RallypointError):
 
 
 class SettingsConflictError(UsageError):
-    """Two nodes of one job were started with different settings (behaviour R7).
+    """The error when two nodes of one job have different settings (behaviour R7).
 
     `differences` has the name of each such setting, the job's value, and this node's; `flags` how
     a person gives each one.
@@ -203,7 +203,7 @@ class UnknownEventHandlerError(ParameterError, KeyError):
 
 
 class InfrastructureError(RallypointError):
-    """Something around the job failed; the same command may work when it is run again."""
+    """The error when something around the job failed; the same command may work again."""
 
     exit_class = ExitClass.INFRASTRUCTURE
 
@@ -298,7 +298,7 @@ class StoreError(InfrastructureError, RuntimeError):
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """Keys, ranks, a queue's item or a file's lock did not come in time; the store stays usable."""
+    """The error when a key, rank, item or lock did not come in time; the store stays usable."""
 
     def __init__(self, doing: str, missing: Sequence[str], waited_s: float) -> None:
         self.doing, self.missing, self.waited_s = doing, tuple(missing), waited_s
@@ -377,7 +377,7 @@ class FailedProcess(Protocol):
 
 
 class ChildFailedError(RallypointError):
-    """Workers failed.
+    """The error when workers failed.
 
     `failures` has the failures that this node knows, by global rank. `first_rank` is the rank of
     the first cause in the whole job (behaviour A3); None: that of the failure with the earliest

@@ -175,7 +175,7 @@ class NodeAnswers:
         return OutputReader(self._outputs, number, ranks, start, unfinished=unfinished)
 
     async def _stacks(self, newest: RunningRound, ranks: Sequence[RankRange]) -> dict[int, str]:
-        """Return the stacks of the workers, or a sentence why there are none, by local rank."""
+        """Return for each of these workers, by local rank, its stacks, or why there are none."""
         shm, exits = newest.workers.shm, newest.exits
         meant = _meant(newest, ranks)
         if self._workers.current is not newest.workers:

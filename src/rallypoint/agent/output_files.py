@@ -190,7 +190,7 @@ def _short_host_name() -> str:
 
 
 class PatternLines:
-    """The receiver of the relay's reports about `--progress-pattern`."""
+    """The receiver of the reports that `--progress-pattern` was turned off, or matches nothing."""
 
     def __init__(
         self, config: AgentConfig, dispatcher: EventDispatcher, say: Callable[[Record], None]

@@ -47,8 +47,8 @@ _WRITE = "write to "
 class Directories(Struct, frozen=True):
     """Alternative directories: workers use the first writable one.
 
-    `is_given`: a user chose it, and programs look elsewhere by themselves where it can't be used.
-    Then only errors of the machine count (`MACHINE_ERRNOS`).
+    `is_given`: programs look elsewhere by themselves where none can be used, as for TMPDIR. Then
+    only errors of the machine count (`MACHINE_ERRNOS`).
     """
 
     paths: tuple[str, ...]

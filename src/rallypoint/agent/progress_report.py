@@ -29,7 +29,9 @@ rounds."""
 
 
 class PhaseTeller(Observer):
-    """Reports the start of workers, and a round's first step, to the coordinator without delay.
+    """The reporter of the start of workers, and of a round's first step, to the coordinator.
+
+    It does not wait for a heartbeat.
 
     With the next heartbeat it could be too late: the coordinator would not see how far behind the
     last round's steps the new round begins. The start is reported only in a job of few nodes.

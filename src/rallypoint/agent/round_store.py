@@ -22,7 +22,7 @@ NO_SECRET = b"rallypoint --insecure"
 
 
 class StoreAccess:
-    """Opens and closes the round store of this node, and enrols with that of rank 0."""
+    """The means to open and close this node's round store, and to enrol with that of rank 0."""
 
     def __init__(self, config: AgentConfig, on_lost: Callable[[int, str], None]) -> None:
         """Open nothing yet.

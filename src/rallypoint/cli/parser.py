@@ -57,11 +57,11 @@ class Command(Struct, frozen=True):
 
 
 class HelpRequested(Exception):
-    """`--help` stood on the command line, for the command `args[0]`."""
+    """The exception that `--help` stood on the command line, for the command `args[0]`."""
 
 
 class ExplainRequested(Exception):
-    """`--explain` was given; `args[0]` has the lines of the explanation."""
+    """The exception that `--explain` was given; `args[0]` has the lines of the explanation."""
 
 
 class UnknownOptionError(UsageError):
@@ -73,7 +73,7 @@ class UnknownOptionError(UsageError):
 
 
 class CompletionRequested(Exception):
-    """`--print-completion` stood on the command line, with the shell `args[0]`."""
+    """The exception that `--print-completion` was given, with the shell `args[0]`."""
 
 
 class Scanned(Struct, frozen=True):

@@ -39,7 +39,10 @@ class Leaderships(Protocol):
         """Note that this coordinator no longer leads the job."""
 
     def remove(self, run_id: str) -> None:
-        """Remove the job's record, which is no longer needed."""
+        """Note that the job's record is no longer needed here.
+
+        It is removed, unless other coordinators or late agents may still read it.
+        """
 
     async def vacate(self) -> None:
         """Give up all jobs, and write that in their records."""

@@ -114,7 +114,7 @@ class Patience(Struct, frozen=True):
 
 
 class Liveness:
-    """When every member (an agent of the job) was last heard, and which of them are lost."""
+    """The account of when each member (an agent of the job) was last heard, and who is lost."""
 
     def __init__(
         self, lease_s: float, reconnect_grace_s: float, reset_grace_s: float | None = None

@@ -491,7 +491,9 @@ class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
 
 
 class Prove(Struct, frozen=True, array_like=True, tag=20):
-    """Ask a node that joined during a round to try to start workers, before the round ends for it.
+    """The request to a node that joined during a round to try to start workers.
+
+    Only then may the round end for the node.
 
     The node also tries to reach the round's store, and answers with `Proved`. Sent only to nodes
     whose `Candidate` has `proves`.

@@ -88,13 +88,13 @@ USUAL_RULES = SessionRules()
 
 
 class Send(Struct, frozen=True):
-    """Send a message on the present connection."""
+    """The effect to send a message on the present connection."""
 
     message: m.ToCoordinator
 
 
 class Drop(Struct, frozen=True):
-    """Abort the present connection."""
+    """The effect to abort the present connection."""
 
     why: str
 

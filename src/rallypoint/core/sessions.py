@@ -106,7 +106,7 @@ class Sessions:
 
     @property
     def life(self) -> Life:
-        """The life (run) of the job: its number, if rounds were formed, and its verdict if any."""
+        """The life (run) of the job: numbers, whether a round was formed, the verdict if any."""
         formed = bool(self.job.round.world or self.job.round.round or self._recovery)
         job = self.job
         return Life(job.incarnation, self.verdict, formed, earlier=job.earlier_numbers)

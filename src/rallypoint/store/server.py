@@ -302,7 +302,7 @@ class _Listening:
 
 
 class _RefusalLines:
-    """Logs one line for each refusal, as long as `RefusalLog` admits it; the rest is counted."""
+    """The log of refusals: a line for each as long as `RefusalLog` admits it, then a count."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, say: Say) -> None:
         self._loop, self._say = loop, say

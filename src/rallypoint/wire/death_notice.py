@@ -39,8 +39,8 @@ _LABEL = b"rallypoint agent died\0"
 class RegisterAt(Struct, frozen=True, array_like=True):
     """The place of a job's register, the store that says who leads the job, as a part of a notice.
 
-    It is the engine, the endpoint, and settings. Texts are bytes, since a path may hold any. Paths
-    are absolute, as a guard's working directory is another one.
+    It is the engine, the endpoint, and settings. The endpoint and the values of settings are bytes,
+    since a path may hold any. Paths are absolute, as a guard's working directory is another one.
     """
 
     engine: str

@@ -58,7 +58,10 @@ class _Since(Struct, frozen=True):
 
 
 class TrainerStatus(Observer):
-    """Reports the job's progress to Kubeflow Trainer. For the loop's thread, without waiting."""
+    """The reporter of the job's progress to Kubeflow Trainer.
+
+    For the thread of the loop, which it does not block.
+    """
 
     def __init__(
         self, dispatcher: EventDispatcher, post: Post, clock: Callable[[], float] = time.monotonic

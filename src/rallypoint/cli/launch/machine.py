@@ -119,50 +119,50 @@ class TimePassed(Struct, frozen=True):
 
 
 class Reach(Struct, frozen=True):
-    """Start an ssh client for this host."""
+    """The effect to start an ssh client for this host."""
 
     name: str
 
 
 class Send(Struct, frozen=True):
-    """Send a message to this host."""
+    """The effect to send a message to this host."""
 
     name: str
     message: wire.ToHost
 
 
 class HangUp(Struct, frozen=True):
-    """Close the sending side of the link; the host may still send."""
+    """The effect to close the sending side of the link; the host may still send."""
 
     name: str
 
 
 class Kill(Struct, frozen=True):
-    """Kill the ssh client of this host."""
+    """The effect to kill the ssh client of this host."""
 
     name: str
 
 
 class Say(Struct, frozen=True):
-    """Show a line to the user, with the time."""
+    """The effect to show a line to the user, with the time."""
 
     text: str
 
 
 class Print(Struct, frozen=True):
-    """Print these lines unchanged to stderr."""
+    """The effect to print these lines unchanged to stderr."""
 
     lines: tuple[str, ...]
 
 
 class EndOutput(Struct, frozen=True):
-    """Show the rest of this host's output."""
+    """The effect to show the rest of this host's output."""
 
     name: str
 
 
 class ShowLast(Struct, frozen=True):
-    """Show the last lines of the host that has most of them, of these hosts.
+    """The effect to show the last lines of the host that has most of them, of these hosts.
 
     `as_one_host`: with the host's name before each line.
     """
@@ -172,11 +172,14 @@ class ShowLast(Struct, frozen=True):
 
 
 class Hurry(Struct, frozen=True):
-    """Stop waiting for a slow console: a user has sent a third signal."""
+    """The effect to stop waiting for a slow console: a user has sent a third signal."""
 
 
 class Over(Struct, frozen=True):
-    """End this command with this exit code; links get `patience_s` seconds to end by themselves."""
+    """The effect to end this command with this exit code.
+
+    Links get `patience_s` seconds to end by themselves.
+    """
 
     code: int
     patience_s: float

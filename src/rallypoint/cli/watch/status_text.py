@@ -27,7 +27,7 @@ DETAIL_MAX = 6
 SILENT_LINES = 3
 """The most silent nodes of one kind that have a line each; more share one line."""
 NAME_LEAST = 20
-"""The number of columns that a longer job's name has in a table at least."""
+"""The least width in columns to which a job's name is cut in a table."""
 PARTS_SHOWN = 5
 _RUNS, _SUCCEEDED = "running", str(Outcome.SUCCEEDED.value)
 _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not Outcome.SUCCEEDED)

@@ -324,7 +324,7 @@ def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
 
 
 class Redial:
-    """Dials an endpoint again, once for each call.
+    """The way to dial an endpoint again, once for each call.
 
     The addresses that were right last are tried first. A broken connection has little time to come
     back, and a name server may be out of reach with the coordinator. If they fail, the name is

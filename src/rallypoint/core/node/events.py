@@ -59,7 +59,7 @@ class WorkersStarted(Struct, frozen=True):
 
 
 class WorkersExited(Struct, frozen=True):
-    """Workers of the round ended, as noticed together."""
+    """The event that workers of the round ended, as noticed together."""
 
     stamp: Stamp
     exits: tuple[WorkerExit, ...]
@@ -95,7 +95,9 @@ class Tried(Struct, frozen=True):
 
 
 class WorkersGone(Struct, frozen=True):
-    """No process of the round is left but those in `stuck`, and its failures have been reported.
+    """The event that no process of the round is left but those in `stuck`.
+
+    Its failures have been reported.
 
     `stuck`: the pids of processes that SIGKILL did not end; `KillWorkers` tries those again.
     """
@@ -190,11 +192,11 @@ NodeEvent = (
 
 
 class JoinRound(Struct, frozen=True):
-    """Tell the coordinator that this node wants a place in a round; no workers run here."""
+    """The effect to ask the coordinator for a place in a round; no workers run on this node."""
 
 
 class ReportNow(Struct, frozen=True):
-    """Send this report to the coordinator.
+    """The effect to send this report to the coordinator.
 
     The driver adds facts of its own: to `Failed` the workers' messages, to `Drain` whether the
     coordinator lives here. `Drain` and `Cancel` are answered with `Announced`, `Drain` then with
@@ -205,21 +207,23 @@ class ReportNow(Struct, frozen=True):
 
 
 class EnrolWithStore(Struct, frozen=True):
-    """Connect to the store of the round, and answer with `EnrolmentDone`."""
+    """The effect to connect to the store of the round, and answer with `EnrolmentDone`."""
 
     stamp: Stamp
     assignment: Assignment
 
 
 class SpawnWorkers(Struct, frozen=True):
-    """Start this node's workers for this round."""
+    """The effect to start this node's workers for this round."""
 
     stamp: Stamp
     assignment: Assignment
 
 
 class TryToStart(Struct, frozen=True):
-    """Try to start workers, and to reach the store of the active round; answer with `Tried`.
+    """The effect to try to start workers, and to reach the store of the active round.
+
+    Answered with `Tried`.
 
     A later order makes this one void.
     """
@@ -228,18 +232,18 @@ class TryToStart(Struct, frozen=True):
 
 
 class AbandonRound(Struct, frozen=True):
-    """Drop what was prepared for the round, which ended here before workers were started."""
+    """The effect to drop what was prepared for a round that ended here before workers started."""
 
 
 class RoundEnding(Struct, frozen=True):
-    """Show the user that the coordinator ends this node's round, and for which reason."""
+    """The effect to show the user that the coordinator ends this node's round, and why."""
 
     stamp: Stamp
     reason: EndReason
 
 
 class SignalWorkers(Struct, frozen=True):
-    """Send a signal to every process group of the round, and answer with `WorkersGone`.
+    """The effect to signal every process group of the round, and answer with `WorkersGone`.
 
     Processes that have `received` it already, because a scheduler or the agent sent it, get no
     other.
@@ -250,17 +254,17 @@ class SignalWorkers(Struct, frozen=True):
 
 
 class NotifyWorkers(Struct, frozen=True):
-    """Send a signal to the round's workers, but not to processes that they have started."""
+    """The effect to signal the round's workers, but not the processes that they have started."""
 
     signal: int
 
 
 class KillWorkers(Struct, frozen=True):
-    """Send SIGKILL to every process group of the round, and answer with `WorkersGone`."""
+    """The effect to kill every process group of the round, and answer with `WorkersGone`."""
 
 
 class NodeTimer(Struct, frozen=True):
-    """Wait for this time, and then answer with `WaitEnded`."""
+    """The effect to wait for this time, and then answer with `WaitEnded`."""
 
     kind: WaitKind
     number: int
@@ -272,7 +276,7 @@ SPAWN_FAILED = 127
 
 
 class GiveUpNode(Struct, frozen=True):
-    """End this agent with this error: no worker is to blame, and a retry would fail too."""
+    """The effect to end this agent by this error: no worker is to blame, and a retry would fail."""
 
     error: RallypointError
 
@@ -288,7 +292,7 @@ class EndState(StrEnum):
 
 
 class WorkerEnded(Struct, frozen=True):
-    """Report this worker's end to observers, once for each worker of a round."""
+    """The effect to report this worker's end to observers, once for each worker of a round."""
 
     state: EndState
     exit: WorkerExit
@@ -309,11 +313,11 @@ class FinishKind(Enum):
 
 
 class SkipWaits(Struct, frozen=True):
-    """Wait no longer, even after `Finish`: neither for other nodes nor for a console."""
+    """The effect to wait no longer, even after `Finish`, for other nodes or for a console."""
 
 
 class Finish(Struct, frozen=True):
-    """Report that this node leaves, and end. The other fields depend on the kind."""
+    """The effect to report that this node leaves, and end. The other fields depend on the kind."""
 
     kind: FinishKind
     verdict: Verdict | None = None

@@ -90,11 +90,14 @@ class Claim(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """Read the job's register; then call `found` with the result, or `unread` with the error."""
+    """The effect to read the job's register.
+
+    Then `found` is called with the result, or `unread` with the error.
+    """
 
 
 class Swap(Struct, frozen=True):
-    """Claim the job by swapping this claim's record into the register.
+    """The effect to claim the job by swapping this claim's record into the register.
 
     Then call `swapped` with the answer, or `unread` with the error.
     """
@@ -103,7 +106,7 @@ class Swap(Struct, frozen=True):
 
 
 class Lead(Struct, frozen=True):
-    """Lead the job from now on, by this claim."""
+    """The effect to lead the job from now on, by this claim."""
 
     claim: Claim
     sent_at: float
@@ -111,7 +114,7 @@ class Lead(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait for at most this time, and then look at the register again (`looks`)."""
+    """The effect to wait for at most this time, and then look at the register again (`looks`)."""
 
     seconds: float
     for_change: bool = False
@@ -119,17 +122,17 @@ class Wait(Struct, frozen=True):
 
 
 class Say(Struct, frozen=True):
-    """Show this text to the user."""
+    """The effect to show this text to the user."""
 
     text: str
 
 
 class GiveUp(Struct, frozen=True):
-    """End this candidacy: it is not needed, or it can't continue."""
+    """The effect to end this candidacy: it is not needed, or it can't continue."""
 
 
 class Dial(Struct, frozen=True):
-    """Connect to the leader at these addresses, and close any other connection to a leader."""
+    """The effect to connect to the leader at these addresses, and close any other connection."""
 
     addresses: tuple[str, ...]
     epoch: int = 0
@@ -137,15 +140,15 @@ class Dial(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """Open a listener on which this node could lead the job; then call `listened`."""
+    """The effect to open a listener on which this node could lead the job; then call `listened`."""
 
 
 class Close(Struct, frozen=True):
-    """Close the listener of this node, on which it would have led the job."""
+    """The effect to close the listener of this node, on which it would have led the job."""
 
 
 class TryWriting(Struct, frozen=True):
-    """Check whether the register accepts writes of this process; then call `tried`."""
+    """The effect to try whether the register accepts writes of this process; then call `tried`."""
 
 
 class LeaderChanged(Struct, frozen=True):
@@ -153,14 +156,14 @@ class LeaderChanged(Struct, frozen=True):
 
 
 class LookNow(Struct, frozen=True):
-    """Read the register before the wait for the next look is over.
+    """The effect to read the register before the wait for the next look is over.
 
     A caller that wants a connection waits a moment for the result.
     """
 
 
 class Interrupt(Struct, frozen=True):
-    """Interrupt the search at once, whatever it reads or waits for."""
+    """The effect to interrupt the search at once, whatever it reads or waits for."""
 
 
 Effect = (
@@ -184,7 +187,8 @@ class Judged(Struct, frozen=True):
 class Candidacy:
     """The state machine by which a coordinator with a fixed address comes to lead a job.
 
-    It also is the base of those of other processes (`Standby`, `leader_search.Search`).
+    It also is the base of those for other processes: `serve --candidate` (`Standby`), and nodes
+    (`leader_search.Search`).
     """
 
     def __init__(

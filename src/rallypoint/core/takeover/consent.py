@@ -196,7 +196,7 @@ class Promises:
 
 
 class _Promised(Struct):
-    """The promises of one heir or candidate, as a leader counts them."""
+    """The promises of one heir or candidate to claim nothing, as a leader counts them."""
 
     connection: int = 0
     """The number of the newest connection on which promises have come; 0: none has."""

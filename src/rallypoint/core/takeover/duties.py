@@ -60,7 +60,7 @@ BEHIND = "a node knows a newer record of the job than the register held"
 
 
 class Write(Struct, frozen=True):
-    """Swap this record into the job's register.
+    """The effect to swap this record into the job's register.
 
     Then call `written`, `unwritten`, `overtaken` or `failed`.
     """
@@ -72,20 +72,20 @@ class Write(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Carry out these effects of one life of the job, which have waited in its queue."""
+    """The effect to carry out these effects of one life of the job, which waited in its queue."""
 
     life: Durable
     effects: list[HostEffect]
 
 
 class StepDown(Struct, frozen=True):
-    """Write in the record that this leader goes, and then end its term."""
+    """The effect to write in the record that this leader goes, and then end its term."""
 
     why: str
 
 
 class Depose(Struct, frozen=True):
-    """End the term of this leader at once, without another record."""
+    """The effect to end the term of this leader at once, without another record."""
 
     why: str
 
@@ -316,7 +316,7 @@ class Duties:
         return [kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}")]
 
     def _check(self, now: float, is_silent: IsSilent) -> list[Effect]:
-        """Return the end of the term, by a handover or a step-down, if another one is to lead."""
+        """Return the effects that end the term, if another process is to lead; else none."""
         if not self.lives or self._stepping_down is None:
             return []
         life = self.lives[-1]

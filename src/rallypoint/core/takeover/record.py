@@ -286,12 +286,12 @@ def _bits(flags: list[bool]) -> bytes:
 
 
 def is_set(bits: bytes, index: int) -> bool:
-    """Return whether this bit of a record is set."""
+    """Return whether the bit of the node with this rank is set in a field of a record."""
     return bool(int.from_bytes(bits, "little") >> index & 1)
 
 
 def with_bit(bits: bytes, index: int, *, is_set: bool) -> bytes:
-    """Return the bits of a record, with this one changed."""
+    """Return this field of a record, with the bit of the node with this rank changed."""
     number, bit = int.from_bytes(bits, "little"), 1 << index
     number = number | bit if is_set else number & ~bit
     return number.to_bytes(max(len(bits), index // 8 + 1), "little")

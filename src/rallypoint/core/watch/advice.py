@@ -88,9 +88,9 @@ def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
 def advice_after_the_end(
     outcome: str, text: str, cause: FirstCause | None, kept_ranks: Collection[int]
 ) -> Advice | None:
-    """Return the next step after the end of a job; None: none is known.
+    """Return the next step, a command or a text, after the end of a job; None: none is known.
 
-    `text` is the text of its verdict.
+    `text` is the text of its verdict, `cause` what failed first.
     """
     if outcome == str(Outcome.TIMED_OUT.value):
         return Advice("", text="start the missing agents; with --nnodes MIN:MAX fewer suffice")

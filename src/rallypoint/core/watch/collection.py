@@ -147,7 +147,7 @@ class HungUp(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """About a second has passed."""
+    """The event that about a second has passed."""
 
 
 class JobEnded(Struct, frozen=True):
@@ -155,7 +155,7 @@ class JobEnded(Struct, frozen=True):
 
 
 class LookAround(Struct, frozen=True):
-    """Look up each node of the newest round, and report each one (`NodeSeen`).
+    """The effect to look up each node of the newest round, and report each one (`NodeSeen`).
 
     It takes as many turns of the event loop as it needs. At the end report that all were seen
     (`AllSeen`).
@@ -163,19 +163,19 @@ class LookAround(Struct, frozen=True):
 
 
 class Pass(Struct, frozen=True):
-    """Pass this part of the answer on to the person."""
+    """The effect to pass this part of the answer on to the person."""
 
     part: Gathered
 
 
 class Finish(Struct, frozen=True):
-    """Pass the last part on to the person: the answer is complete."""
+    """The effect to pass the last part on to the person: the answer is complete."""
 
     part: Gathered
 
 
 class CutOff(Struct, frozen=True):
-    """Close the person's connection at once: nothing more is collected."""
+    """The effect to close the person's connection at once: nothing more is collected."""
 
 
 CollectionEvent = Asked | NodeSeen | AllSeen | Piece | Taken | Lost | HungUp | TimePassed | JobEnded

@@ -35,7 +35,10 @@ _LINES_WAIT = 64 * 1024  # of more lines none waits for the next painting
 
 
 class _Backlog:
-    """The unwritten bytes for one descriptor, in order. Each write is a few pieces."""
+    """The unwritten bytes for one descriptor, in order.
+
+    One call writes only a part of many bytes, so that other descriptors have a turn.
+    """
 
     __slots__ = ("_control", "_head", "_piece", "_pieces", "_queue", "accepted", "fd", "size")
 

@@ -91,38 +91,44 @@ MemberEvent = (
 
 
 class SendReport(Struct, frozen=True):
-    """Send a report to the coordinator; it is kept while there is no connection."""
+    """The effect to send a report to the coordinator; it is kept while there is no connection."""
 
     report: m.Report
 
 
 class ServeStore(Struct, frozen=True):
-    """Serve the round's store, since this node is rank 0, and answer with `EnrolmentDone`."""
+    """The effect to serve the round's store on this node, which is rank 0.
+
+    Answered with `EnrolmentDone`.
+    """
 
     stamp: Stamp
 
 
 class ReachStore(Struct, frozen=True):
-    """Test whether the round's store on rank 0 answers, and answer with `EnrolmentDone`."""
+    """The effect to test whether the round's store on rank 0 answers.
+
+    Answered with `EnrolmentDone`.
+    """
 
     stamp: Stamp
     assignment: Assignment
 
 
 class StopReaching(Struct, frozen=True):
-    """Stop the test of the round's store: `ReachStore` no longer needs an answer."""
+    """The effect to stop the test of the round's store: `ReachStore` no longer needs an answer."""
 
 
 class ShowChange(Struct, frozen=True):
-    """Tell the program that something has changed."""
+    """The effect to tell the program that something has changed."""
 
 
 class CloseSession(Struct, frozen=True):
-    """Close the session with the coordinator when that has acknowledged all reports."""
+    """The effect to close the session with the coordinator once it has acknowledged all reports."""
 
 
 class AbortSession(Struct, frozen=True):
-    """Close the session with the coordinator at once."""
+    """The effect to close the session with the coordinator at once."""
 
 
 MemberEffect = (

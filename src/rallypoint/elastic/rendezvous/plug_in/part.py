@@ -45,7 +45,7 @@ NOWHERE = Stamp(0, -1)
 
 
 class HandlerState(Enum):
-    """The state of a handler's round, as the handler reports it."""
+    """The answers to the question whether a handler's round, once it is formed, goes on."""
 
     GOES_ON = auto()
     OVER = auto()
@@ -83,20 +83,20 @@ class NotMet(Struct, frozen=True):
 
 
 class Meet(Struct, frozen=True):
-    """Leave the present coordinator, and ask the handler for the next round.
+    """The effect to leave the present coordinator, and ask the handler for the next round.
 
     Answer with `Met` or `NotMet`.
     """
 
 
 class WatchHandler(Struct, frozen=True):
-    """Ask the handler about its round after a pause, and answer with `HandlerSaid`."""
+    """The effect to ask the handler about its round after a pause; answered with `HandlerSaid`."""
 
     after_s: float = 0.0
 
 
 class EndRound(Struct, frozen=True):
-    """End the round at the coordinator, which this node hosts."""
+    """The effect to end the round at the coordinator, which this node hosts."""
 
     reason: EndReason
 
