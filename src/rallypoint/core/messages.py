@@ -94,7 +94,7 @@ class Place(Struct, frozen=True, array_like=True):
 
 
 class Attach(Struct, frozen=True, array_like=True, tag=1):
-    """The first message of a connection: who speaks, and under which rules."""
+    """An agent's first message on a connection to its coordinator: who it is, under which rules."""
 
     node_id: str
     """The node id; empty: the coordinator makes one from the host name."""
@@ -177,7 +177,10 @@ class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Drain(Struct, frozen=True, array_like=True, tag=9):
-    """A report that the node was told to leave. Its workers go on until a checkpoint is saved."""
+    """A report that the node was told to leave.
+
+    Its workers go on until the job's workers have saved a checkpoint, or `notice_s` is over.
+    """
 
     why: str
     signal: int
@@ -299,7 +302,7 @@ class Numbered(Struct, frozen=True, array_like=True, tag=20):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
-    """A sign of life of a node, answered by `HeartbeatAck`."""
+    """A node's sign of life, answered by `HeartbeatAck`; of a mere candidate to lead, by `Ack`."""
 
     number: int
     promise: Promise | None = None
@@ -358,8 +361,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     incarnation: int
     epoch: int
     resumed: bool
-    """Whether the coordinator continues an earlier session of this agent. False: it knows nothing
-    of this agent, which must stop any workers that run."""
+    """Whether the coordinator continues an earlier session of this agent. False: the session is
+    new, and the agent must stop any workers that run."""
     is_replaceable: bool = False
     """Whether another coordinator can take over from this one."""
     beat_s: float = 0.0
@@ -491,8 +494,9 @@ class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
 
 
 class Prove(Struct, frozen=True, array_like=True, tag=20):
-    """Ask a node that joined during a round to try to start workers, before the round ends for it.
+    """Ask a node that joined during a round to try to start workers.
 
+    No round ends to admit it before that.
     The node also tries to reach the round's store, and answers with `Proved`. Sent only to nodes
     whose `Candidate` has `proves`.
     """
@@ -525,7 +529,10 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):
-    """The coordinator no longer leads the job; the next one is to listen at these addresses."""
+    """The coordinator tells its agents that it no longer leads the job.
+
+    The next coordinator is to listen at these addresses.
+    """
 
     addresses: tuple[str, ...]
 

@@ -181,7 +181,7 @@ def add(
     reported: Sequence[ReportedRound],
     wall_ago: Callable[[float], float],
 ) -> None:
-    """Add a node's reports to the newest rounds of a history, also ended rounds that it lacks.
+    """Add a node's reports to a history's newest rounds, also ended ones that the history lacks.
 
     `wall_ago` converts an age in seconds to Unix seconds.
     """
