@@ -129,7 +129,7 @@ def _open_notice(
 
 
 def leave_now(job: JobState, ref: NodeRef) -> ToNode:
-    """Return the order to a draining node to stop its workers."""
+    """Return the order to a draining node to stop its workers and leave."""
     return ToNode(ref, LeaveNow(stamp(job)))
 
 

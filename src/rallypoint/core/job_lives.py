@@ -66,7 +66,8 @@ class Life(Struct, frozen=True):
 
     incarnation: int
     verdict: Verdict | None
-    """The verdict; None: the life runs, or all nodes have left it and it was forgotten."""
+    """The verdict; None: the life runs, perhaps under a later number, or it was forgotten after all
+    nodes had left it."""
     has_formed: bool = True
     """Whether a round was formed, so that workers know the life's number."""
     is_abandoned: bool = False
@@ -319,9 +320,10 @@ class JobLives:
         return [Forget(wait.run_id)]
 
     def gone(self, run_id: str, held: int) -> list[LivesEffect]:
-        """Note that a life has lost its last agent; `held` ended lives are still hosted.
+        """Note that an ended life has lost its last agent; `held` ended lives are still hosted.
 
-        If there are none, and no node of an earlier life is waited for, the first round may form.
+        If there are none, and no node of an earlier life is waited for, the first round of the
+        present life may form.
         """
         return [] if held or run_id in self._unheard else [FormerGone(run_id)]
 

@@ -173,7 +173,7 @@ class JobState(Struct):
     notices: int = 0
     withdrawn: int = 0
     """The number of the last request for a checkpoint in this round that was withdrawn; 0: none
-    was."""
+    was. After a takeover all requests of earlier coordinators count as withdrawn."""
     save: Save | None = None
     """The newest checkpoint that a person has requested, and its outcome."""
     inquiry: Inquiry | None = None

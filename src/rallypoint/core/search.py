@@ -17,7 +17,7 @@ from rallypoint.core.text import named
 
 NO_ANSWER_S = 120.0
 """How long a host that does not answer is tried by default, in seconds after the connection
-broke."""
+broke. Where another coordinator can take over, the join timeout replaces it."""
 
 
 class DialOutcome(Enum):
