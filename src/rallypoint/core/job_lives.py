@@ -255,7 +255,7 @@ class JobLives:
         return [End(run_id, hosted.agents > 0), *held]
 
     def held(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """Drop the oldest ended life of this job if `lives`, the number hosted, is too many."""
+        """Drop the oldest ended life of this job if `lives`, the number of those, is too large."""
         return [DropOldest(run_id)] if lives > ENDED_MAX else []
 
     def room(self, run_id: str, lives: int) -> list[LivesEffect]:

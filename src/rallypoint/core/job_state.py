@@ -121,7 +121,7 @@ class JobState(Struct):
     furthest_step: int = -1
     """The largest step that workers have reported in this life of the job; -1: none."""
     started_at: float | None = None
-    """When the workers of the newest round started; None: they did not, or another coordinator led
+    """When the workers of the newest round started; None: they have not, or another coordinator led
     then, whose clock was not this one."""
     ran_s: float = 0.0
     """The seconds that the job had run, since its first workers started, when this coordinator took

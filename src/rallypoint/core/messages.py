@@ -74,7 +74,8 @@ class Claim(Struct, frozen=True, array_like=True):
     why: str = ""
     """The reason why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
     signal: int = 0
-    """The signal that told the node to drain (leave); 0: none did."""
+    """The signal that told the node to drain (leave), or SIGTERM if something else did; 0: it does
+    not drain."""
     age_s: float = 0.0
     """The seconds from when the node was told to drain (leave) until this was sent."""
 

@@ -72,7 +72,8 @@ class StepReach(Struct, frozen=True):
     step: int
     """The largest step that was ever reported in this life of the job; -1: there was none."""
     lived_s: float
-    """The lifetime of the round's workers, in seconds."""
+    """The lifetime of the round's workers, in seconds; infinite: it is not known when they
+    started."""
 
 
 def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:

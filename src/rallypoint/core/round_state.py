@@ -45,7 +45,7 @@ class MemberState(Enum):
 
 
 class RoundMember(Struct, array_like=True):
-    """A node of the job, as long as its agent has a session with the coordinator."""
+    """A node that has joined the job, until it has left or is lost."""
 
     ref: NodeRef
     seq: int

@@ -546,7 +546,7 @@ KEYS = (
             "file: --rdzv-endpoint is a path that all nodes share, as with --rdzv-backend file",
             "choice", default="tcp"),
 )
-"""The settings without an option: for `--rdzv-conf`, and most for the library's parameters."""
+"""The settings without an option, given by `--rdzv-conf`; most are library parameters, too."""
 
 _FURTHER = (
     *(Setting("", "N", "", "integer", target, words="--nnodes", least=1, most=MAX_NODES)
