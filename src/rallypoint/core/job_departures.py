@@ -144,8 +144,8 @@ def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) 
 def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float) -> list[JobEffect]:
     """Note that one node has answered the request for a checkpoint.
 
-    The wait ends if all have answered, or if a worker of a leaving node has failed. For late nodes
-    it goes on until a node has saved one, too.
+    The wait ends if all have answered, or if a worker of a leaving node has failed. If it is for
+    late nodes, at least one node must also have saved a checkpoint.
     """
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:

@@ -106,7 +106,7 @@ class JobState(Struct):
     round: RoundState
     incarnation: int = 1
     """The number of this life of the job. It may change before the first round, and with the first
-    round after a takeover in which nodes of the newest round were missing."""
+    round after a takeover that found no running workers."""
     earlier_numbers: tuple[int, ...] = ()
     """Earlier numbers of this life, at most `EARLIER_MAX`, the newest at the end."""
     origin: int = 0

@@ -131,7 +131,10 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
-    """A report that workers failed, in the order in which that was noted; the others stop."""
+    """A report that workers of this node failed, in the order in which that was noted.
+
+    The node stops its other workers.
+    """
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]
