@@ -360,8 +360,8 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
 def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
     """Return whether an agent that resumes its session may continue what it claims to do.
 
-    False if it claims to be in a round that this job has never formed, or if it is no member. True
-    if it claims to be in none, or if the job has ended.
+    True if it claims to be in no round, to drain or to stop its workers, or if the job has ended.
+    Else false if it is no member, or claims a round that this life of the job has never formed.
     """
     if claim.doing not in _IN_A_ROUND or job.verdict is not None:
         return True
@@ -425,10 +425,11 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
 def _hang_suspected(
     job: JobState, suspect: NodeRef, report: HangSuspected, at: float
 ) -> list[JobEffect]:
-    """Ask every node for the steps and stacks of its workers, if `--hang-timeout` is on.
+    """Ask every node whose workers run for their steps and stacks, if `--hang-timeout` is on.
 
-    Asks nothing while an earlier question is open, while nodes are leaving, or while a worker is in
-    a phase that may take longer than a step. Ignores a suspected start after a first step.
+    Asks nothing while an earlier question is open, while nodes or the whole job wait for a last
+    checkpoint, or while a worker is in a phase that may take longer than a step. Ignores a
+    suspected start once a worker of the round has reported a step.
     """
     state, notice, named = job.round, job.notice, report.stamp
     if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):
@@ -472,7 +473,8 @@ def _stacks_collected(
 def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
     """End the open question about a hang, as all nodes have answered, or the time for it is over.
 
-    The worker that is blamed counts as failed. If none is, report why no worker hangs.
+    The worker that is blamed counts as failed, unless its node has succeeded or gone since. If none
+    is blamed, report why no worker hangs.
     """
     inquiry, job.inquiry = _inquiry(job), None
     if inquiry is None:
@@ -510,7 +512,7 @@ def _takes_part(job: JobState, ref: NodeRef) -> bool:
 
 
 def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
-    """Return whether the node is in this round, which is active, or ended and not judged yet."""
+    """Return whether the node is in this round, which is active, or which it has yet to stop."""
     if not is_member(job, ref):
         return False
     state, member = job.round, job.round.members[ref.node_id]

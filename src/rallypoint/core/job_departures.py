@@ -42,9 +42,10 @@ DRAIN_WINDOW_S = 3.0
 
 
 def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffect]:
-    """Handle a node's drain: ask for a checkpoint if workers run, else let the node leave.
+    """Handle a node's drain: ask for a checkpoint if its workers run, else let the node leave.
 
-    All nodes of the round are asked. A repeated drain is ignored.
+    It leaves at once, too, if its notice leaves no time. All nodes whose workers run are asked. A
+    repeated drain is ignored.
     """
     node_id = ref.node_id
     member = job.round.members.get(node_id)
@@ -128,7 +129,7 @@ def _open_notice(
 
 
 def leave_now(job: JobState, ref: NodeRef) -> ToNode:
-    """Return the order to a draining node to stop its workers."""
+    """Return the order to a draining node to stop its workers and leave."""
     return ToNode(ref, LeaveNow(stamp(job)))
 
 
@@ -143,7 +144,8 @@ def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) 
 def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float) -> list[JobEffect]:
     """Note that one node has answered the request for a checkpoint.
 
-    The wait ends if all have answered, or if a worker of a leaving node has failed.
+    The wait ends if all have answered, or if a worker of a leaving node has failed. If it is for
+    late nodes, at least one node must also have saved a checkpoint.
     """
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:
@@ -217,8 +219,8 @@ def time_is_over(job: JobState, at: float) -> list[JobEffect]:
 def keep_notice(job: JobState, at: float) -> list[JobEffect]:
     """Adapt the open request for a checkpoint to the state of the job, after each event.
 
-    It ends with its round. One for late nodes is opened when such a node waits for a checkpoint,
-    and withdrawn if none does any more.
+    It ends with its round. One for late nodes is opened when such nodes may be admitted at a
+    checkpoint, and withdrawn if none waits any more and no node has saved.
     """
     keep_save(job)
     notice, state = job.notice, job.round
@@ -246,10 +248,11 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
 
 
 def before_it_goes(job: JobState, event: SessionLost | FromNode, at: float) -> list[JobEffect]:
-    """Update the job for a node that has gone.
+    """Update the job for a node that leaves or is lost, before the node is removed from it.
 
-    If it was leaving, the wait for a checkpoint ends. If its success was held back, that counts
-    now.
+    If the wait for a checkpoint is for its leaving, that ends. If its success was held back by a
+    request for late nodes, the request is withdrawn and the success counts, unless a node has
+    saved.
     """
     ref = event.ref
     if not isinstance(event, SessionLost) or event.why in DEATHS:
@@ -313,7 +316,8 @@ def is_leaving(job: JobState, ref: NodeRef) -> bool:
 def is_collateral(job: JobState, happened_at: float) -> bool:
     """Return whether a worker's failure may be due to a drain (behaviour A5).
 
-    It must have come within two seconds after nodes that are still waited for were told to leave.
+    It must have come within two seconds after the first node whose last checkpoint is still awaited
+    was told to leave, or after the time of the job was over.
     """
     notice = job.notice
     if notice is None or not notice.then.leaves:

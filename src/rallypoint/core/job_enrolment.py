@@ -24,8 +24,8 @@ from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 
 MOST_MIN = 2
-"""The least number of other nodes that failed to reach rank 0's store for rank 0 to be at fault, if
-they are also more than half."""
+"""The number of other nodes that failed to reach rank 0's store, from which on rank 0 is at fault,
+if they are also more than half of the others."""
 
 
 def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEffect]:

@@ -21,9 +21,9 @@ PROBE_MAX_S = 10.0
 
 
 def name_of(state: RoundState, node_id: str) -> str:
-    """Return the machine of a node that is in the job, or was in the newest world.
+    """Return the name of the machine of a node that is in the job, or was in the newest world.
 
-    It is the node id if the machine has no name.
+    It is the node id if the machine has no name, or the node is not known.
     """
     member = state.members.get(node_id)
     if member is not None:
@@ -38,7 +38,7 @@ def name_of(state: RoundState, node_id: str) -> str:
 def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
     """Ask a late node to prove that it can start workers and reach the active round's store.
 
-    Answers to earlier questions do not count then. Without an active round nothing is asked.
+    Its answers to earlier questions do not count then. Without an active round nothing is asked.
     """
     place = next(iter(job.assigned.values()), None)
     if job.round.phase is not RoundPhase.ACTIVE or place is None:

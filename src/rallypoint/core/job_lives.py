@@ -39,13 +39,14 @@ AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
 wall clock. A higher one is lowered to that."""
 JOBS_MAX = 4096
 """The most lives (runs of jobs) that a coordinator hosts. For another one, a job that all agents
-have left is removed."""
+have left is removed; if there is none, the agent is refused."""
 ENDED_MAX = 4
 """The most ended lives (runs) of one job that a coordinator still hosts."""
 EARLY_DEATHS_MAX = 10_000
 """The most deaths that are remembered for jobs that this coordinator does not lead yet."""
 VERDICT_RETENTION_S = 600.0
-"""How long a stand-alone coordinator remembers a job that all agents have left, in seconds."""
+"""How long a coordinator of many jobs (`rallypoint serve`) remembers a job that all agents have
+left, in seconds."""
 FORGOTTEN = Verdict(
     Outcome.INFRASTRUCTURE,
     "the job ended while this node was disconnected, and the coordinator did not keep the verdict",
@@ -61,11 +62,12 @@ class Attachment(Struct, frozen=True):
 
 
 class Life(Struct, frozen=True):
-    """One life of a job, from its first round to its verdict."""
+    """One life (run) of a job: its number, and its verdict if it has ended."""
 
     incarnation: int
     verdict: Verdict | None
-    """The verdict; None: the life runs, or all nodes have left it and it was forgotten."""
+    """The verdict; None: the life runs, perhaps under a later number, or it was forgotten after all
+    nodes had left it."""
     has_formed: bool = True
     """Whether a round was formed, so that workers know the life's number."""
     is_abandoned: bool = False
@@ -253,7 +255,7 @@ class JobLives:
         return [End(run_id, hosted.agents > 0), *held]
 
     def held(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """Drop the oldest ended life of this job if too many, `lives`, are hosted."""
+        """Drop the oldest ended life of this job if `lives`, the number of those, is too large."""
         return [DropOldest(run_id)] if lives > ENDED_MAX else []
 
     def room(self, run_id: str, lives: int) -> list[LivesEffect]:
@@ -269,8 +271,8 @@ class JobLives:
     def used(self, run_id: str, agents: int, *, is_wanted: bool = True) -> list[LivesEffect]:
         """Note how many agents take part in the present life of this job.
 
-        If none does, the job is forgotten after a while. `is_wanted`: a person may still ask how it
-        ended; else it is forgotten at once.
+        If none does, the job is forgotten after a while, but never by a coordinator of one job.
+        `is_wanted`: a person may still ask how it ended; else it is forgotten at once.
         """
         if agents:
             self._deserted.pop(run_id, None)
@@ -288,10 +290,10 @@ class JobLives:
             del self._early_deaths[next(iter(self._early_deaths))]
 
     def taken_over(self, run_id: str, unheard: int, wait_s: float) -> list[LivesEffect]:
-        """Note that this coordinator now leads the job, which it has continued.
+        """Note that this coordinator has taken the job over, and leads it now.
 
-        `unheard` nodes of an earlier life may still run workers for `wait_s` seconds. Returns the
-        deaths that were reported early.
+        `unheard` is how many nodes of an earlier life may still run workers, for `wait_s` seconds.
+        Returns the effect to handle the deaths that were reported early, if any.
         """
         if unheard:
             self._unheard[run_id] = unheard, wait_s
@@ -318,9 +320,10 @@ class JobLives:
         return [Forget(wait.run_id)]
 
     def gone(self, run_id: str, held: int) -> list[LivesEffect]:
-        """Note that a life has lost its last agent; `held` ended lives are still hosted.
+        """Note that an ended life has lost its last agent; `held` ended lives are still hosted.
 
-        If there are none, and no node of an earlier life is waited for, the first round may form.
+        If there are none, and no node of an earlier life is waited for, the first round of the
+        present life may form.
         """
         return [] if held or run_id in self._unheard else [FormerGone(run_id)]
 
@@ -328,7 +331,7 @@ class JobLives:
         return len(self._over)
 
     def first(self, wall_ms: int) -> int:
-        """Return a number for a new life: the wall clock, or one above the last number given."""
+        """Return a number for a new life: the wall clock, but above the last number given."""
         self._newest = max(wall_ms, self._newest + 1)
         return self._newest
 
@@ -362,8 +365,8 @@ class JobLives:
     def renumber(self, run_id: str, known: Attachment | None, hosted: Life, now: float) -> TakePart:
         """Let an agent take part in the hosted life, which gets a higher number if it must.
 
-        It must if the agent knows the life by a number that is as high. A life that has formed a
-        round, or has ended, keeps its number.
+        It must if the agent comes from a life with a higher number, or with the same number from
+        another coordinator's epoch. A life that has formed a round, or has ended, keeps its number.
         """
         number = hosted.incarnation
         if known is None or known.incarnation < number:
@@ -381,8 +384,9 @@ class JobLives:
     ) -> TakePart | HearVerdict | None:
         """Return the decision about an agent that took part before; None: nothing is decided.
 
-        It gets the verdict of its life, or joins the present life, which has ended, to hear that.
-        None if its life continues, or none has ended as far as is known.
+        It gets the verdict of its life. If that is not known, it joins the present life to hear its
+        verdict, or gets that of the newest life that is remembered. None if the present life has
+        not ended, or if there is none and no verdict is remembered.
         """
         is_hosted = hosted is not None and hosted.incarnation == known.incarnation
         found = None if is_hosted else self._over.get((run_id, known.incarnation))

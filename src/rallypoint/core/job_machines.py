@@ -32,7 +32,8 @@ def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
 def proved(job: JobState, ref: NodeRef, report: Proved, at: float) -> list[JobEffect]:
     """Note a late node's answer whether it can start workers and reach the round store.
 
-    A node that is not fit is reported, and leaves by itself.
+    An event tells of one that can't start workers; it leaves by itself. One that does not reach the
+    store is held back.
     """
     if job.proving.get(ref.node_id) != report.number or not is_member(job, ref):
         return []

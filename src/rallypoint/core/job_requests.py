@@ -420,8 +420,8 @@ def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEf
 def keep_save(job: JobState) -> None:
     """Update the wait for a checkpoint that a person has requested, after each event.
 
-    It ends when the round ends, or nodes are to leave or join. Nodes that have gone are not
-    awaited.
+    It ends when the round ends, or another checkpoint is awaited: nodes are to leave or join, or
+    the job's time is over. Nodes that have gone are not awaited.
     """
     save = job.save
     if save is None or save.is_over:

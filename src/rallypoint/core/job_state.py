@@ -57,7 +57,7 @@ class SessionLost(Struct, frozen=True):
 class FormerLifeGone(Struct, frozen=True):
     """The event that no worker of the job's former life runs any more.
 
-    All its agents have left, or are lost.
+    All its agents have left, are lost, or have had the time to end their workers.
     """
 
 
@@ -106,7 +106,7 @@ class JobState(Struct):
     round: RoundState
     incarnation: int = 1
     """The number of this life of the job. It may change before the first round, and with the first
-    round after a takeover in which nodes of the newest round were missing."""
+    round after a takeover that found no running workers."""
     earlier_numbers: tuple[int, ...] = ()
     """Earlier numbers of this life, at most `EARLIER_MAX`, the newest at the end."""
     origin: int = 0
@@ -121,11 +121,11 @@ class JobState(Struct):
     furthest_step: int = -1
     """The largest step that workers have reported in this life of the job; -1: none."""
     started_at: float | None = None
-    """When the workers of the newest round started; None: they did not, or another coordinator led
+    """When the workers of the newest round started; None: they have not, or another coordinator led
     then, whose clock was not this one."""
     ran_s: float = 0.0
-    """The seconds that the job had run, since its first workers started, when another coordinator
-    took it over; for `--max-runtime`."""
+    """The seconds that the job had run, since its first workers started, when this coordinator took
+    it over from another; for `--max-runtime`."""
     ran_since: float | None = None
     """Since when the runtime is counted on this coordinator's clock; None: no workers have started
     yet."""
@@ -136,9 +136,11 @@ class JobState(Struct):
     later failures of other nodes' workers are a consequence."""
     breakdown: causes.Breakdown | None = None
     end_reason: EndReason | None = None
-    """The reason why the newest round ended; None: it has not ended."""
+    """The reason why the newest round ended; None: it is active, the job's end ended it, or no
+    round was formed yet."""
     last_end: EndReason | None = None
-    """The reason why the round before the newest one ended."""
+    """The reason why the round before the newest one ended; None: it is not known, or there was no
+    such round."""
     ended_at: float = 0.0
     judged_round: int = 0
     """The number of the forming round, once the end of the round before it has been judged."""
@@ -171,7 +173,7 @@ class JobState(Struct):
     notices: int = 0
     withdrawn: int = 0
     """The number of the last request for a checkpoint in this round that was withdrawn; 0: none
-    was."""
+    was. After a takeover all requests of earlier coordinators count as withdrawn."""
     save: Save | None = None
     """The newest checkpoint that a person has requested, and its outcome."""
     inquiry: Inquiry | None = None
@@ -186,8 +188,8 @@ class JobState(Struct):
     """The random id (incarnation) of the agent in whose process the coordinator runs; empty: there
     is none."""
     last_cause: Cause | None = None
-    """The cause of the last judged end of a round; None: neither a worker nor a node was to
-    blame."""
+    """The cause of the last judged end of a round; None: neither a worker nor a node was to blame,
+    or no end was judged yet."""
     turns: deque[RoundTurn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
     """The newest beginnings, ends and judgements of rounds that the job's history has not taken
     yet."""

@@ -25,7 +25,7 @@ def are_wanted(state: RoundState) -> bool:
     """Return whether late nodes wait, and the active round may end to admit them.
 
     Late nodes came during that round. The settings must permit it, the round must be old enough,
-    and no worker may have finished.
+    and no worker of it must have ended well yet.
     """
     may = (
         state.phase is RoundPhase.ACTIVE

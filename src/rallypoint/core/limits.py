@@ -64,8 +64,8 @@ MAX_STEP = 2**53
 """The largest number of steps or tokens, 2**53: above it, readers of JSON can't tell all integers
 apart. A node reports this value for a worker that has reported a larger one."""
 MAX_FAILURES = 128
-"""The most failures in one report; those that are left out follow from these. Also the most items
-of any collection that `ITEMS` does not list."""
+"""The most failures in one report; those that are left out are probably consequences. Also the most
+items of any collection that `ITEMS` does not list."""
 MAX_SIGNAL = 127
 """The largest signal number in a wait status. An agent that a signal ends exits with 128 plus the
 number: a larger one could look like a success."""

@@ -90,7 +90,7 @@ def pace_of(settings: SharedSettings, nodes: int) -> Pace:
 
 
 def is_outgrown(nodes: int, told_of: int) -> bool:
-    """Return whether so many nodes need another pace than `told_of`, which was announced."""
+    """Return whether `nodes` nodes need another pace than that announced for `told_of` nodes."""
     return nodes > max(FEW, 2 * told_of)
 
 
@@ -188,7 +188,7 @@ class Liveness:
                 self._ended[member] = now
 
     def job_ended(self) -> None:
-        """Set the graces for broken connections to the lease, because the job has ended.
+        """Set the graces for closed and for broken connections to the lease: the job has ended.
 
         No node waits for a place any more, and one that returns gets the verdict.
         """
@@ -263,7 +263,10 @@ class Liveness:
         return self._polled(due), None
 
     def _polled(self, due: list[str]) -> list[Lost]:
-        """Return as lost, and forget, the members that were due at two checks in a row."""
+        """Return as lost, and forget, the members of `due` that an earlier check found due, too.
+
+        One that was heard since is not lost.
+        """
         polled_since = [member for member in due if member in self._overdue]
         self._overdue.update(due)
         lost = [Lost(m, self._why(m), self._heard[m]) for m in polled_since]

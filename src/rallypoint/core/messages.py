@@ -74,7 +74,8 @@ class Claim(Struct, frozen=True, array_like=True):
     why: str = ""
     """The reason why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
     signal: int = 0
-    """The signal that told the node to drain (leave); 0: none did."""
+    """The signal that told the node to drain (leave), or SIGTERM if something else did; 0: it does
+    not drain."""
     age_s: float = 0.0
     """The seconds from when the node was told to drain (leave) until this was sent."""
 
@@ -94,7 +95,7 @@ class Place(Struct, frozen=True, array_like=True):
 
 
 class Attach(Struct, frozen=True, array_like=True, tag=1):
-    """The first message of a connection: who speaks, and under which rules."""
+    """An agent's first message on a connection to its coordinator: who it is, under which rules."""
 
     node_id: str
     """The node id; empty: the coordinator makes one from the host name."""
@@ -130,7 +131,10 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
-    """A report that workers failed, in the order in which that was noted; the others stop."""
+    """A report that workers of this node failed, in the order in which that was noted.
+
+    The node stops its other workers.
+    """
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]
@@ -177,7 +181,10 @@ class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Drain(Struct, frozen=True, array_like=True, tag=9):
-    """A report that the node was told to leave. Its workers go on until a checkpoint is saved."""
+    """A report that the node was told to leave.
+
+    Its workers go on until the job's workers have saved a checkpoint, or `notice_s` is over.
+    """
 
     why: str
     signal: int
@@ -299,7 +306,7 @@ class Numbered(Struct, frozen=True, array_like=True, tag=20):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
-    """A sign of life of a node, answered by `HeartbeatAck`."""
+    """A node's sign of life, answered by `HeartbeatAck`; of a mere candidate to lead, by `Ack`."""
 
     number: int
     promise: Promise | None = None
@@ -358,8 +365,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     incarnation: int
     epoch: int
     resumed: bool
-    """Whether the coordinator continues an earlier session of this agent. False: it knows nothing
-    of this agent, which must stop any workers that run."""
+    """Whether the coordinator continues an earlier session of this agent. False: the session is
+    new, and the agent must stop any workers that run."""
     is_replaceable: bool = False
     """Whether another coordinator can take over from this one."""
     beat_s: float = 0.0
@@ -493,8 +500,7 @@ class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
 class Prove(Struct, frozen=True, array_like=True, tag=20):
     """The request to a node that joined during a round to try to start workers.
 
-    Only then may the round end for the node.
-
+    No round ends to admit it before that.
     The node also tries to reach the round's store, and answers with `Proved`. Sent only to nodes
     whose `Candidate` has `proves`.
     """
@@ -527,7 +533,10 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):
-    """The coordinator no longer leads the job; the next one is to listen at these addresses."""
+    """The coordinator tells its agents that it no longer leads the job.
+
+    The next coordinator is to listen at these addresses.
+    """
 
     addresses: tuple[str, ...]
 

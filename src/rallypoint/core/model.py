@@ -253,7 +253,8 @@ class Assignment(Struct, frozen=True, array_like=True):
     after: EndKind | None = None
     """The kind of end of the round before; None: this is the first, or it was not told."""
     coordinator_port: int = 0
-    """The port on the node of rank 0 for a coordinator of the workers' own; 0: none is wanted."""
+    """The port on the node of rank 0 for a coordinator of the workers' framework (as in JAX); 0:
+    none is wanted."""
     worker_addresses: tuple[str, ...] = ()
     """The HOST:PORT of each worker, by rank, if the job's settings ask for them. Empty if there are
     more than `MAX_TOLD_WORKERS` and `MAX_TOLD_BYTES` allow."""

@@ -31,7 +31,7 @@ class Participant(Struct, frozen=True):
 
 
 class WorkerRanks(Struct, frozen=True):
-    """The first global and role rank of one node's workers, and the size of its role."""
+    """The first global and role rank of one node's workers, and how many workers have its role."""
 
     base_rank: int
     base_role_rank: int

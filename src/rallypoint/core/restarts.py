@@ -40,8 +40,8 @@ HANG = "hang"
 LIVED_S = 60.0
 """The lifetime in seconds that counts as progress for workers that report no steps."""
 MAX_LINE = 400
-"""The most characters of the line by which failures are compared: the exception's first line, else
-the last line of the output."""
+"""The most characters of the line by which failures are compared: the first one of the message
+(such as an exception), else the last one of the detail (such as the output)."""
 _LONGEST = 30
 """The most doublings, so that no power overflows."""
 
@@ -70,9 +70,10 @@ class StepReach(Struct, frozen=True):
     """The progress of the job at the end of a round."""
 
     step: int
-    """The largest step that was ever reported in the job; -1: there was none."""
+    """The largest step that was ever reported in this life of the job; -1: there was none."""
     lived_s: float
-    """The lifetime of the round's workers, in seconds."""
+    """The lifetime of the round's workers, in seconds; infinite: it is not known when they
+    started."""
 
 
 def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:
@@ -146,7 +147,7 @@ def ending_of(failure: WorkerExit) -> ComparedExit:
 
 
 def _last_line(failure: WorkerExit) -> str:
-    """Return the first line of the exception, else the last line of the output, else the reason."""
+    """Return the first line of the message, else the last line of the detail, else the reason."""
     lines = failure.message.strip().splitlines() or failure.detail.strip().splitlines()[-1:]
     return (lines[0] if lines else failure.reason)[:MAX_LINE]
 

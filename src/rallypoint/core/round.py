@@ -220,8 +220,9 @@ def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> lis
 def _proven(state: RoundState, event: NodeProven) -> list[Effect]:
     """Handle the answer of a late node that was asked to prove that it can start workers.
 
-    A node that has not reached the active round's store is held back. If it speaks of an earlier
-    round's store, it is asked again. Between rounds only whether it can start workers counts.
+    A node that has not reached the active round's store is held back. If it is the store of an
+    earlier round that it has not reached, it is asked again. Between rounds only whether it can
+    start workers counts.
     """
     member = state.members.get(event.ref.node_id)
     if member is None or member.ref != event.ref or member.is_proven:

@@ -153,8 +153,8 @@ class ReportedRound(Struct, frozen=True, array_like=True):
     began_s: float
     """The seconds since the node was assigned to the round."""
     ended_s: float | None = None
-    """The seconds since the node began to stop its workers, or they had all ended; None: not
-    known."""
+    """The seconds since the node began to stop its workers, or they had all ended; None: it is not
+    so far, or not known."""
     end: EndReason | None = None
     """The reason of its end; None: it is active, the job's end ended it, or this node was not told
     why."""
@@ -181,7 +181,7 @@ def add(
     reported: Sequence[ReportedRound],
     wall_ago: Callable[[float], float],
 ) -> None:
-    """Add a node's reports to the newest rounds of a history, also ended rounds that it lacks.
+    """Add a node's reports to a history's newest rounds, also ended ones that the history lacks.
 
     `wall_ago` converts an age in seconds to Unix seconds.
     """

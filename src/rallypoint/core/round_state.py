@@ -45,7 +45,7 @@ class MemberState(Enum):
 
 
 class RoundMember(Struct, array_like=True):
-    """A node of the job, as long as its agent has a session with the coordinator."""
+    """A node that has joined the job, until it has left or is lost."""
 
     ref: NodeRef
     seq: int
@@ -60,7 +60,7 @@ class RoundMember(Struct, array_like=True):
 
     @property
     def works(self) -> bool:
-        """Whether the member's workers run, and have not succeeded."""
+        """Whether the node takes part in the active round, and not all of its workers succeeded."""
         return self.state is MemberState.RUNNING and not self.succeeded
 
 
@@ -97,7 +97,7 @@ class RoundState(Struct, array_like=True):
     is_patient: bool = False
     """Whether many nodes are slow to stop, and are waited for longer."""
     lossy_rounds: list[int] = field(default_factory=list)
-    """The rounds of the last hour that have lost participants, however many each."""
+    """The rounds of the last hour that count as having lost nodes, each once, however many."""
     fitness: Fitness = field(default_factory=Fitness)
     """The knowledge about the job's machines: which are held back, and why."""
     bad_routes: dict[str, BadRoute] = field(default_factory=dict)
@@ -113,8 +113,9 @@ class RoundState(Struct, array_like=True):
     is_short: bool = False
     """Whether too few nodes have joined this forming round, so that nodes held back take part."""
     expected: int = 0
-    """How many nodes suffice for the next round. Set after a takeover, if the earlier coordinator
-    had formed a world of so many without telling them. 0: as the settings say."""
+    """How many nodes suffice for the next round, without a last call. Set after a takeover, if the
+    earlier coordinator had formed a world of so many, and had not told all of them. 0: as the
+    settings say."""
 
 
 def is_active(state: RoundState, round_: int) -> bool:
@@ -123,7 +124,7 @@ def is_active(state: RoundState, round_: int) -> bool:
 
 
 def working(state: RoundState) -> list[NodeRef]:
-    """Return the nodes whose workers run, and have not all succeeded. O(N)."""
+    """Return the nodes of the active round whose workers have not all succeeded. O(N)."""
     return [member.ref for member in state.members.values() if member.works]
 
 

@@ -17,7 +17,7 @@ from rallypoint.core.text import named
 
 NO_ANSWER_S = 120.0
 """How long a host that does not answer is tried by default, in seconds after the connection
-broke."""
+broke. Where another coordinator can take over, the join timeout replaces it."""
 
 
 class DialOutcome(Enum):
@@ -37,7 +37,8 @@ class Search(Struct):
     """The time at which this node must have stopped its workers."""
     lease_s: float
     timeout_s: float | None
-    """The time limit from `--reconnect-timeout`, whatever the answer; None: not given."""
+    """The time limit whatever the answer is: from `--reconnect-timeout`, or else the join timeout
+    where another coordinator can take over. None: the usual limits."""
     was_unanswered: bool = False
     refused_since: float | None = None
     """When the newest row of refused attempts began; None: the last attempt had no answer, or there

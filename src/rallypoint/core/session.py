@@ -71,8 +71,8 @@ class SessionRules(Struct, frozen=True):
     """The rules for the session of one agent, by what its node does in the job."""
 
     reconnect_timeout_s: float | None = None
-    """How long to look for a lost coordinator, in seconds; None: the usual time (see
-    `search.py`)."""
+    """How long to look for a lost coordinator, in seconds; None: the join timeout where another one
+    can take over, else the usual time (see `search.py`)."""
     has_fence: bool = True
     """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf
@@ -546,7 +546,10 @@ class AgentEnd:
         return [*woke_up, Held(self._lease.renew(now, sent_at, self.rules.vouched_at()))]
 
     def _vouched(self, now: float) -> list[AgentEffect]:
-        """Extend the lease of a node that leads itself, from when certainly no other one led."""
+        """Extend the lease of a node that leads the job itself.
+
+        It counts from when certainly no other node led.
+        """
         vouched_at = self.rules.vouched_at()
         if vouched_at == inf or self._link is not SessionLink.ATTACHED:
             return []

@@ -17,7 +17,8 @@ class Inbox(Struct, eq=False):
     acknowledged: int = 0
     """The number of the last acknowledged report."""
     unsettled: list[m.Numbered] = field(default_factory=list)
-    """The applied reports that another coordinator would still need if it took over now."""
+    """The applied reports from the first one on that another coordinator would still need if it
+    took over now."""
 
 
 class Session(Struct, eq=False):

@@ -232,7 +232,7 @@ class Sessions:
         """Handle a person's request that a node leaves.
 
         It is answered at once, and again when the node has left. A node that is not connected is
-        asked when it attaches; after a takeover an absent node may still come.
+        asked when it attaches. During a takeover a request for an unknown node is kept.
         """
         session = self.of_node(wanted.node_id)
         gone = "" if self._handover is None else self._handover.gone(wanted.node_id)
@@ -308,7 +308,7 @@ class Sessions:
         return [] if session is None else self._turn_away(session, text, now)
 
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
-        """Apply an event of the host: a timer, a loss, or a person's request.
+        """Apply an event to the job: a report, a timer, a loss, or a person's request.
 
         Raises what the job's machine raises. In a takeover only the recovery hears of the event.
         """
@@ -435,7 +435,7 @@ class Sessions:
     def _acknowledge(
         self, session: Session, *, is_new_connection: bool = False
     ) -> list[HostEffect]:
-        """Acknowledge reports up to the first one that another coordinator would need."""
+        """Acknowledge the reports before the first one that another coordinator would need."""
         handover, inbox = self._handover, session.inbox
         waiting = inbox.unsettled
         if handover is not None:
@@ -494,7 +494,7 @@ class Sessions:
         return contest.waits_for(self._sessions[holder].peer, silent_s // step_s * step_s)
 
     def _let_in(self, now: float) -> list[HostEffect]:
-        """Let agents join that waited for a lost one; after the end they get the verdict."""
+        """Let agents join whose id or rank is free now; after the end all get the verdict."""
         effects: list[HostEffect] = []
         is_over = self.verdict is not None
         for contest in self._contests.take_free(self._names, all_of_them=is_over):

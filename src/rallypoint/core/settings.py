@@ -69,7 +69,7 @@ class OnJoin(Enum):
 
 
 SETTINGS_UNCOUNTED = 24
-"""The number of settings that a coordinator knows which does not say so, as an older one."""
+"""The number of settings that an older coordinator knows, which does not say how many it does."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):
@@ -161,8 +161,8 @@ class Setting(Struct, frozen=True):
     kind: str = "text"
     """The form of the value; `cli/values.py` has a parser for each kind."""
     target: str = ""
-    """The part of `AgentConfig` that it fills, and the field: `stop.restart_grace_s`; empty: it
-    changes the meaning of other options."""
+    """The part of `AgentConfig` that it fills, and the field: `stop.restart_grace_s`; empty: none
+    by itself, as `--standalone`."""
     default: str = ""
     """The default in words, where the default of the field does not show it."""
     short: str = ""
@@ -187,7 +187,7 @@ class Setting(Struct, frozen=True):
     repeatable: bool = False
     required: bool = False
     implied: str = ""
-    """The value of a flag without one; empty: a value is required."""
+    """The value of an option that is given without one; empty: it needs a value, or is a switch."""
     may_be_empty: bool = False
     """Whether an empty value counts as not given, as in torchrun."""
     of_one_agent: bool = False
@@ -546,7 +546,7 @@ KEYS = (
             "file: --rdzv-endpoint is a path that all nodes share, as with --rdzv-backend file",
             "choice", default="tcp"),
 )
-"""The settings that can be given by `--rdzv-conf` and the library's parameters only."""
+"""The settings without an option, given by `--rdzv-conf`; most are library parameters, too."""
 
 _FURTHER = (
     *(Setting("", "N", "", "integer", target, words="--nnodes", least=1, most=MAX_NODES)

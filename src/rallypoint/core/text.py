@@ -105,7 +105,7 @@ def quoted_job(run_id: str) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal: `SIGKILL` for 9; real-time and unknown ones as `signal 40`."""
+    """Return the name of a signal: `SIGKILL` for 9; one without a name is `signal 40`."""
     try:
         return signal.Signals(number).name
     except ValueError:

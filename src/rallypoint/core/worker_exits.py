@@ -40,7 +40,8 @@ class WorkerExit(Struct, frozen=True, array_like=True):
     wall_time: float = 0.0
     """When it ended, in Unix seconds by the node's own clock: only shown, never compared."""
     message: str = ""
-    """The exception, or the meaning of the signal."""
+    """The exception's first line, the meaning of the signal, or the exit code with the last line of
+    output; for a hang the reason."""
     detail: str = ""
     """The worker's traceback, the last lines of its stderr, or its stacks if it hung."""
     log_file: str = ""
