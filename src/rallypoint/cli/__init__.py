@@ -26,8 +26,8 @@ def is_a_command() -> bool:
 def _end_at_interrupts() -> bool:
     """Have SIGINT end a command's process, and return whether that was changed.
 
-    The process 1 of a container blocks SIGINT instead. A shell may have started this process so
-    that it ignores SIGINT; then it still does.
+    Process 1 of a container blocks SIGINT instead, and True is returned as well. A shell may have
+    started this process so that it ignores SIGINT; then it still does.
     """
     if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or not is_a_command():
         return False

@@ -69,15 +69,15 @@ class ThisHost:
         return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
 
     def path_kind(self, path: str) -> str:
-        """Return `file` for anything that exists, except `directory`; empty: there is nothing."""
+        """Return `directory`, or `file` for anything else that exists; empty: there is nothing."""
         if os.path.isdir(path):
             return "directory"
         return "file" if os.path.exists(path) else ""
 
     def head(self, path: str) -> bytes:
-        """Return the first bytes of a file.
+        """Return the first 4096 bytes of a file.
 
-        None of what is no plain file: a pipe is read only once. Raises OSError.
+        Returns b"" for anything but a plain file: a pipe is read only once. Raises OSError.
         """
         if not os.path.isfile(path):
             return b""
@@ -85,7 +85,7 @@ class ThisHost:
             return file.read(4096)
 
     def has_module(self, name: str) -> bool:
-        """Return whether the module lies here, or this interpreter finds its top package.
+        """Return whether the current directory has the module, or Python finds its top package.
 
         Imports none.
         """

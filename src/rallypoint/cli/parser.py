@@ -135,7 +135,7 @@ class Scanned(Struct, frozen=True):
         return replace(self, values=self.values | {name: [one] for name, one in values.items()})
 
     def minus(self, names: Collection[str]) -> Scanned:
-        """Return the command line without these values."""
+        """Return the command line without all values of the options of these names."""
         rest = {name: given for name, given in self.values.items() if name not in names}
         return replace(self, values=rest)
 

@@ -236,7 +236,7 @@ class Acceptor:
         drop()
 
     def _look(self) -> None:
-        """Resume accepting after a pause if there is room.
+        """Resume accepting after a pause if there is room, or an unproven connection can go.
 
         If proven connections take all the room, log a shortage. Called when a connection was proved
         or closed, and when time has passed.

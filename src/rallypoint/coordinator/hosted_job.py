@@ -149,7 +149,7 @@ class HostedJob:
     def own_agent(self) -> str:
         """The unique id (incarnation) of the agent in whose process this coordinator runs.
 
-        Empty: there is none.
+        Empty: there is none, or it is not known yet.
         """
         return self._sessions.job.own_agent
 

@@ -110,7 +110,7 @@ class HostedJobs:
             job.lives_in(incarnation)
 
     async def wait_empty(self) -> None:
-        """Wait until some hosted job has no session of an agent left.
+        """Wait until some hosted life of a job has no session of an agent left.
 
         Returns at once if `nodes` is empty. For a coordinator in an agent, which hosts one job.
         """
@@ -276,7 +276,7 @@ class HostedJobs:
     def _do(self, effects: list[lives.LivesEffect]) -> lives.LivesEffect | None:
         """Execute the effects, and return the decision for the caller.
 
-        The decision is where an agent belongs, or that there is no room.
+        The decision is where an agent belongs, or that there is no room. None: there is none.
         """
         found = None
         for effect in effects:

@@ -380,7 +380,7 @@ class JobWatch:
 
     @property
     def _older_node(self) -> str:
-        """A node of the newest world whose agent speaks a session protocol older than `SINCE`.
+        """The id of a node of the newest world whose agent's protocol is older than `SINCE`.
 
         Empty: there is none. O(number of nodes).
         """
@@ -481,9 +481,9 @@ class JobWatch:
         return is_over
 
     def _look_for_news(self, file: HistoryFile) -> None:
-        """Write the status if it is due, or if another node than before holds the job up.
+        """Write a status if the last one was due `STATUS_S` ago or earlier.
 
-        O(nodes).
+        For a small job also if another node than before holds it up, or none does. O(nodes).
         """
         file.looked_at = self._clock()
         if file.status_at <= file.looked_at - STATUS_S:
@@ -496,10 +496,10 @@ class JobWatch:
         return len(self._sessions.job.round.members) <= LIGHT_NODES
 
     def _has_changed(self, file: HistoryFile) -> bool:
-        """Return whether the job's status differs from the last one in the file.
+        """Return whether the job's activity differs from that in the last status in the file.
 
-        Always False for a large job. It also differs when more is known of the end of the round:
-        all agents may be killed before the next status.
+        Always False for a large job. True also if the presumed cause of the end of the round has
+        changed: all agents may be killed before the next status.
         """
         if not self._is_small:
             return False

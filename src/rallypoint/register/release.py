@@ -59,8 +59,8 @@ def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | 
 
     The function returns the leader's addresses, or None if no leader has to be told any more
     (`leading.who_hears`). It returns an empty tuple if no process leads, the register can't be
-    reached, or it has no record that a leader wrote. `limit_s` is half the limit of a call in
-    seconds.
+    reached, or it has no record that a leader wrote. `limit_s`: a call of the register
+    may take twice as many seconds.
     """
     register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None

@@ -89,7 +89,7 @@ async def discover(
 ) -> Connected:
     """Find the coordinator, or host it in this process; return the connection to it.
 
-    Waits for a name that does not resolve for the join timeout, and for a host for the host
+    Waits for the name to resolve for the join timeout at most, and for a host for the host
     timeout. Raises UsageError, AccessError, ProtocolError, RendezvousConnectionError,
     RendezvousTimeoutError or InfrastructureError; then nothing is left open.
     """
@@ -225,7 +225,7 @@ class _Discovery:
     ) -> ClientConnection:
         """Dial the endpoint as every node does: it may lead to another coordinator.
 
-        A node that has to host dials its own sockets if the endpoint can't be reached.
+        A node that has to host dials its own sockets if the endpoint can't be reached, or refuses.
         """
         run_id = self._config.run_id
         try:
@@ -326,8 +326,8 @@ def has_own_token(config: RendezvousConfig, access: AccessConfig) -> bool:
 class Redial:
     """The way to dial an endpoint again, once for each call.
 
-    The addresses that were right last are tried first. A broken connection has little time to come
-    back, and a name server may be out of reach with the coordinator. If they fail, the name is
+    The addresses that the name had last are tried first. A broken connection has little time to
+    come back, and a name server may be out of reach with the coordinator. If they fail, the name is
     looked up anew: a pod that was replaced has its old name and another address. A name server that
     does not answer does not delay the next attempt for long.
     """
@@ -348,7 +348,7 @@ class Redial:
         self._dial_any, self._look_up, self._look_up_s = dial_any, look_up, look_up_s
 
     async def __call__(self) -> ClientConnection:
-        """Dial the coordinator once, at the known addresses and then at new ones of its name.
+        """Dial the coordinator at the known addresses, and if that fails, at new ones of its name.
 
         Raises as `dial` does, and RendezvousConnectionError also when the name does not resolve. A
         new address that refuses is not reported as RendezvousRefusedError the first time: its

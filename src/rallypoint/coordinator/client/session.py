@@ -205,7 +205,7 @@ class CoordinatorSession:
     async def close(self, timeout_s: float) -> None:
         """Disconnect once every report is acknowledged, or after `timeout_s` seconds.
 
-        It disconnects also if this is cancelled.
+        It disconnects at once without a connection, and also if this is cancelled.
         """
         try:
             if not self._end.is_all_acknowledged and self._connection is not None:
