@@ -45,7 +45,7 @@ def check(*given: Given | None, insecure: bool) -> None:
     if sources and insecure:
         raise sources[0].wrong("has no effect with --insecure; give one of the two")
     if len(sources) > 1:
-        first, second = sources
+        first, second, *_ = sources
         raise first.wrong(f"the token can't come from {second.origin} too; give one of the two")
 
 
