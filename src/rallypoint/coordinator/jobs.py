@@ -52,7 +52,7 @@ NOT_GENUINE = (
 
 
 class _Waiting(Struct, eq=False):
-    """An agent of a job that this coordinator does not lead yet."""
+    """An agent that waits until this coordinator leads its job, and then is attached."""
 
     connection: ServerConnection
     hello: m.Attach

@@ -48,9 +48,10 @@ class CoordinatorMetrics:
         self._events[record.name] += 1
 
     def measured(self, calls: Caller) -> Caller:
-        """Return a caller that measures the duration and failures of the calls of registers.
+        """Return a `Caller` that measures the durations and failures of calls to registers.
 
-        A call is measured from the request to its answer, including the wait for earlier calls.
+        It passes them to `calls`. A call is measured from the request to its answer, including the
+        wait for earlier calls.
         """
         return _Measured(calls, self._asked)
 
@@ -133,7 +134,7 @@ class CoordinatorMetrics:
 
 
 class _Measured:
-    """A `Caller` that measures the calls of registers that it passes to another `Caller`."""
+    """A `Caller` that measures the calls to registers that it passes to another `Caller`."""
 
     def __init__(self, calls: Caller, on_call: Callable[[str, asyncio.Future[Any]], None]) -> None:
         self._calls, self._on_call = calls, on_call

@@ -110,7 +110,7 @@ class Coordinator:
 
         Without it (`--insecure`) no peer proves anything. `adopt` gets connections for the round
         store, where that shares the port. `admission` limits the connections; None: as many as
-        files are free.
+        the limit of open files leaves room for.
         """
         self._listeners = list(listeners)
         self._lookup_token = lookup_token

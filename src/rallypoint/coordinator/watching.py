@@ -105,9 +105,9 @@ def _who_is_behind(view: JobView) -> str:
 
 
 def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
-    """Return the newest entries that may be sent at once.
+    """Return as many of the newest entries as may be sent at once, in the same order.
 
-    A reader with more unread data is disconnected.
+    A reader with more unread data would be disconnected.
     """
     room = EVENTS_MAX_BYTES
     for index in range(len(entries) - 1, -1, -1):
@@ -215,7 +215,8 @@ class JobWatch:
     def record(self, record: Record) -> None:
         """Add an event to the job's history, write it to the file, and send it to those who follow.
 
-        After the event of the verdict all who follow are told the end, and their answers end.
+        After the event of the verdict those who follow the events or the status are told the end,
+        and their answers end. Workers' last output is still collected.
         """
         is_last = record.name == VERDICT.name
         self._end.is_recorded |= is_last
@@ -382,9 +383,9 @@ class JobWatch:
 
     @property
     def _older_node(self) -> str:
-        """The id of a node of the newest world whose agent's protocol is older than `SINCE`.
+        """The id of a node of the newest world whose connected agent speaks a too old protocol.
 
-        Empty: there is none. O(number of nodes).
+        It knows no checkpoint requests of people. Empty: there is none. O(number of nodes).
         """
         sessions = map(self._sessions.of_node, self._sessions.job.assigned)
         found = ((each.ref.node_id, each.connection) for each in sessions if each is not None)

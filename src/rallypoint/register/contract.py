@@ -59,7 +59,7 @@ class WakingBackend(Protocol):
 
         Called from a thread of its own. `token` None: there was no value. True: it may differ,
         which can be a false alarm. False: no change was seen. A backend may also have
-        `stop_waiting()`, which ends such calls early; it is called when a handler is closed.
+        `stop_waiting()`, which ends such calls early; it is called when its user is closed.
         """
 
 

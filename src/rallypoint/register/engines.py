@@ -54,7 +54,7 @@ class Wording(Struct, frozen=True):
     apart: Callable[[], str] = str
     """Returns why nodes may not see each other's records, and the fix; empty: unknown. Blocks."""
     has_fixes: bool = False
-    """Whether the errors of `prepare` contain their own fixes."""
+    """Whether the errors of `Engine.prepare` say how to fix them, so that `check` is not added."""
 
 
 class Use(Struct, frozen=True):
