@@ -36,7 +36,10 @@ TakeStore = Callable[[socket], None]
 
 
 class Traffic(Struct, frozen=True):
-    """The numbers of a coordinator's connections: accepted so far, open now, and refused so far."""
+    """The numbers of a coordinator's connections: accepted so far, open now, and refused so far.
+
+    Refused ones count as accepted, too. Those given to the round store count as accepted only.
+    """
 
     accepted: int
     open: int
@@ -90,7 +93,7 @@ class Acceptor:
     def may_drop(self, number: int, drop: Callable[[], None]) -> None:
         """Let the acceptor call `drop` for this connection while its peer is unproven.
 
-        It does so on timeout, or to make room for another connection.
+        It does so on timeout, to make room for another connection, or in `close`.
         """
         if number in self._drops:
             self._drops[number] = drop
@@ -238,8 +241,8 @@ class Acceptor:
     def _look(self) -> None:
         """Resume accepting after a pause if there is room, or an unproven connection can go.
 
-        If proven connections take all the room, log a shortage. Called when a connection was proved
-        or closed, and when time has passed.
+        If proven connections take all the room, log a shortage. Called when a pause begins, when
+        a connection was proved or closed, and when the timer has ended.
         """
         if not self._is_paused:
             return
@@ -298,8 +301,8 @@ class ConnectionLog:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._refusals = on_record, RefusalLog()
         self._more: Counter[str] = Counter()
-        """The numbers of closed connections without a line of their own, by the words that follow
-        the number."""
+        """The numbers of connections that were closed without a line of their own since the last
+        summary line, by the words that follow the number there."""
         self.refusals: Counter[CloseReason] = Counter(dict.fromkeys(CloseReason, 0))
         """The number of connections that were refused, by reason; those of attached agents do not
         count."""
@@ -311,7 +314,8 @@ class ConnectionLog:
     def refused(self, peer: str, kind: CloseReason, why: str) -> None:
         """Count a refused connection from `peer`; log it unless equal ones or too many were logged.
 
-        `why` follows "closed the connection from HOST:PORT: ".
+        Equal ones have the same address and reason. `why` follows "closed the connection from
+        HOST:PORT: ".
         """
         self.refusals[kind] += 1
         # What strangers send differs each time.
@@ -335,7 +339,7 @@ class ConnectionLog:
         self._alarm.set(self._loop.time() + WINDOW_S)
 
     def shortage(self, line: str) -> None:
-        """Log `line`, which says that no connection can be accepted, at most once in `WINDOW_S`."""
+        """Log `line`, which says that no connection can be accepted, at most once a minute."""
         now = self._loop.time()
         if now >= self._shortage_at + WINDOW_S:
             self._shortage_at = now

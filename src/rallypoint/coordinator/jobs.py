@@ -52,7 +52,7 @@ NOT_GENUINE = (
 
 
 class _Waiting(Struct, eq=False):
-    """An agent of a job that this coordinator does not lead yet."""
+    """An agent that waits until this coordinator leads its job, and then is attached."""
 
     connection: ServerConnection
     hello: m.Attach
@@ -75,7 +75,7 @@ class HostedJobs:
         self._jobs: dict[str, HostedJob] = {}
         """The life of each job that new agents join, by run id."""
         self._ended: list[HostedJob] = []
-        """The ended lives that are still hosted, the oldest first."""
+        """The ended lives that are still hosted, in the order in which they were added here."""
         self._empty: asyncio.Future[None] | None = None
         self._waiting: dict[str, dict[str, _Waiting]] = {}
         """The agents that wait until this coordinator leads their job, by run id and by the agent's
@@ -177,8 +177,8 @@ class HostedJobs:
     def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
         """Keep the heartbeat of an agent that waits until this coordinator leads its job.
 
-        It is answered when the agent has attached. Heartbeats of others, and more than 16 of one
-        agent, are dropped.
+        It is answered when the agent has attached. Heartbeats of other agents, and those after the
+        first 16 of one agent, are dropped.
         """
         waiting = connection.owner
         if isinstance(waiting, _Waiting) and len(waiting.heartbeats) < EARLY_MAX:
@@ -187,8 +187,8 @@ class HostedJobs:
     def asked(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
         """Handle the request or question of a person, who waits on this connection.
 
-        A job that is not hosted here is refused, with words about who leads it. Raises MessageError
-        as `JobWatch.asked` does.
+        A question about all jobs gets one line for each. One about a job that is not hosted here is
+        refused, in words. Raises MessageError as `JobWatch.asked` does.
         """
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
@@ -226,8 +226,8 @@ class HostedJobs:
     def _no_room(self, hello: m.Attach) -> str:
         """Return why no further life of a job can be hosted for the agent that attaches.
 
-        Empty: one can, or its job runs here, or its own life of the job is known. A job that all
-        agents have left is forgotten to make room.
+        Empty: one can, or the present life of its job runs here or has a session of this agent.
+        Where too many lives are hosted, a job that all agents have left is forgotten.
         """
         run_id = hello.settings.run_id
         job = self._jobs.get(run_id)
@@ -276,7 +276,8 @@ class HostedJobs:
     def _do(self, effects: list[lives.LivesEffect]) -> lives.LivesEffect | None:
         """Execute the effects, and return the decision for the caller.
 
-        The decision is where an agent belongs, or that there is no room. None: there is none.
+        The decision is where an agent belongs, that it has to come again, or that there is no room.
+        None: there is no decision among the effects.
         """
         found = None
         for effect in effects:
@@ -337,9 +338,9 @@ class HostedJobs:
     def _ended_life(
         self, settings: SharedSettings, incarnation: int, verdict: Verdict
     ) -> HostedJob:
-        """Return an ended life for an agent that has not heard its verdict.
+        """Return the ended life of this number and these settings, to tell an agent its verdict.
 
-        It is made if missing.
+        It is made from `verdict` if it is not hosted.
         """
         for job in self._ended:
             if job.settings == settings and job.life.incarnation == incarnation:
@@ -412,9 +413,10 @@ class HostedJobs:
             self._emptied(job)
 
     def lead(self, run_id: str, leadership: Leadership) -> None:
-        """Host the job from now on by the leadership that was just won.
+        """Lead the job from now on by the leadership that was just won. Safe to call twice.
 
-        A job of a former leader is continued. Safe to call twice.
+        The job of a former leader in the register is continued; else the job begins when an agent
+        attaches.
         """
         if leadership.is_kept:
             return
@@ -426,7 +428,7 @@ class HostedJobs:
     def _take_over(self, run_id: str, leadership: Leadership) -> bool:
         """Continue the job of the former leader, and return True.
 
-        False: the register has no job.
+        False: the register has no job, or one whose nodes have all heard its verdict.
         """
         for life in (leadership.duties.before, leadership.duties.over):
             if life is not None:
@@ -472,8 +474,8 @@ class HostedJobs:
     def _emptied(self, job: HostedJob) -> None:
         """Handle that a life of a job may have no session left.
 
-        If there is none, `wait_empty` returns. An ended life is closed, the present one is
-        forgotten later.
+        If there is none, `wait_empty` returns. A life that new agents do not join is closed. The
+        present life is forgotten later, unless this coordinator hosts only one job.
         """
         if job.sessions:
             return

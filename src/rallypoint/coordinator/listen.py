@@ -1,7 +1,7 @@
 """Listening sockets. The node that can bind the endpoint hosts (behaviour F6).
 
 No host name is compared with another: the kernel knows best which addresses are this machine's.
-Exactly the addresses that the endpoint resolved to are bound, never a wildcard unless a person
+Only local addresses that the endpoint resolved to are bound, never a wildcard unless a person
 said that this node hosts and the address is not local (behind NAT, or a Kubernetes service).
 
 Afterwards the caller dials the endpoint and must get its own server id; else it closes these
@@ -31,8 +31,8 @@ KEEPALIVE_S = 60
 """The silence in seconds after which a connection is probed, and the time between two probes. After
 nine probes without an answer (Linux's default) it ends."""
 OWN_FILES = 64
-"""The descriptors that a process with a coordinator may need besides connections: files, pipes, and
-connections that are being closed."""
+"""The number of descriptors that a process with a coordinator may need besides connections: files,
+pipes, and connections that are being closed."""
 
 
 class ListenRefusal(Enum):
@@ -43,9 +43,9 @@ class ListenRefusal(Enum):
 
 
 class BindRefused(Struct, frozen=True):
-    """The reason why this node does not host, so that it is a client.
+    """The result if no address was bound: the reason why this node can't host there.
 
-    `why` is half a line for display.
+    `why` is the reason in half a line, for display.
     """
 
     refusal: ListenRefusal
@@ -53,9 +53,9 @@ class BindRefused(Struct, frozen=True):
 
 
 def try_bind(addresses: Sequence[Address], port: int) -> list[socket.socket] | BindRefused:
-    """Listen on those of `addresses` that are local, all on one port.
+    """Listen on those of `addresses` that are local, all on `port`, whatever their own ports are.
 
-    The caller closes the sockets. `port` 0 lets the system choose one port for all. The sockets do
+    The caller closes the sockets. Port 0 lets the system choose one port for all. The sockets do
     not block. Safe to retry. Returns `BindRefused` when no address is local, or the port is in use.
 
     Raises UsageError when the port is not allowed to this user, or a link-local address lacks its
@@ -113,9 +113,9 @@ def raise_open_files_limit() -> int:
 
 
 def connection_room(reserved: int) -> int:
-    """Return how many connections fit beside the open descriptors and `reserved` more.
+    """Return how many more connections the limit of open files permits; at least 8.
 
-    At least 8.
+    The descriptors that are open now, and `reserved` more, are subtracted from the limit.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _OPEN_FILES_CAP if soft == resource.RLIM_INFINITY else min(soft, _OPEN_FILES_CAP)

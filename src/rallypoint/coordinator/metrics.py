@@ -48,9 +48,10 @@ class CoordinatorMetrics:
         self._events[record.name] += 1
 
     def measured(self, calls: Caller) -> Caller:
-        """Return a caller that measures the duration and failures of the calls of registers.
+        """Return a `Caller` that measures the durations and failures of calls to registers.
 
-        A call is measured from the request to its answer, including the wait for earlier calls.
+        It passes them to `calls`. A call is measured from the request to its answer, including the
+        wait for earlier calls.
         """
         return _Measured(calls, self._asked)
 
@@ -66,10 +67,10 @@ class CoordinatorMetrics:
         future.add_done_callback(ended)
 
     def text(self, coordinator: Coordinator, led: ManyLeaderships | None, loop_lag_s: float) -> str:
-        """Return all present metrics as Prometheus reads them.
+        """Return all present metrics in the text format that Prometheus reads.
 
-        `led` is None if jobs have no registers. `loop_lag_s`: the event loop's longest recent
-        delay.
+        `led` is None if jobs have no registers. `loop_lag_s`: the event loop's longest delay in the
+        last 15 s, in seconds.
         """
         families = (
             *self._hosted(coordinator),
@@ -133,7 +134,7 @@ class CoordinatorMetrics:
 
 
 class _Measured:
-    """A `Caller` that measures its calls."""
+    """A `Caller` that measures the calls to registers that it passes to another `Caller`."""
 
     def __init__(self, calls: Caller, on_call: Callable[[str, asyncio.Future[Any]], None]) -> None:
         self._calls, self._on_call = calls, on_call
@@ -171,7 +172,7 @@ def _nodes(state: RoundState) -> int:
 
 
 def _process() -> Iterator[Family]:
-    """Yield the metrics of the process under the names of Prometheus' own clients."""
+    """Yield the metrics of this process, named as Prometheus' client libraries name theirs."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = usage.ru_utime + usage.ru_stime
     name = "process_cpu_seconds_total"

@@ -1,7 +1,7 @@
 """The addresses of this machine by which other machines may reach it.
 
-And a port on all of them, for a coordinator without a given endpoint. Nothing here asks a name
-server.
+And a port on all of them, for a coordinator without a given endpoint. Only a name given for this
+machine is looked up.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def addresses_of(host: str) -> tuple[Address, ...]:
 def reachable_host(name: str, addresses: Sequence[Address]) -> str:
     """Return an address at which other nodes reach this one, whose `name` has these addresses.
 
-    Loopback does not count: Debian writes the name to /etc/hosts as 127.0.1.1. If the name has no
-    other address, one of `own_addresses` is returned.
+    A name's loopback address does not count, but that of `localhost` does: Debian writes a host's
+    name to /etc/hosts as 127.0.1.1. If no address counts, the first of `own_addresses` is returned.
     """
     return (meant_addresses(name, addresses, "") or own_addresses())[0].host
 
@@ -80,8 +80,8 @@ def reachable_host(name: str, addresses: Sequence[Address]) -> str:
 def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str:
     """Return why no other machine reaches a leader at these addresses; empty: others may.
 
-    `local_addr` is the value of --local-addr, if one was given. Loopback that was spelled out there
-    is intended.
+    `local_addr` is the value of --local-addr; None: none was given. If it is `localhost` or a
+    loopback address itself, that is intended, and the result is empty.
     """
     first = addresses[0].host
     if not all(address.is_loopback for address in addresses):
@@ -136,8 +136,9 @@ def listen_as_leader(
 ) -> list[socket.socket]:
     """Return listening sockets on the address given for this node, else on all of this machine's.
 
-    `ports` as for `bind_for_leader`. `is_alone`: no other machine has to reach it, so that loopback
-    is enough. May block for a name. Raises as `addresses_of` and `bind_for_leader` do.
+    `ports` as for `bind_for_leader`. `is_alone`: no other machine has to reach it; then 127.0.0.1
+    takes the place of all addresses. May block for a name. Raises as `addresses_of` and
+    `bind_for_leader` do.
     """
     if local_addr is not None:
         addresses = addresses_of(local_addr)

@@ -56,8 +56,8 @@ class _AttachedCandidate:
     def heard(self, heartbeat: m.Heartbeat) -> None:
         """Handle a heartbeat of the candidate, which promises not to claim the job for a time.
 
-        Acknowledge it if this process is sure that it leads. Close the connection if the heartbeat
-        has no promise, or that of another candidate.
+        Acknowledge it if this process is sure that it leads, and others may lead the job as well.
+        Close the connection if the heartbeat has no promise, or that of another candidate.
         """
         promise = heartbeat.promise
         if promise is None or not self._speaker.promises(promise):
@@ -67,7 +67,10 @@ class _AttachedCandidate:
 
 
 class Volume(Struct):
-    """The numbers of bytes received and sent on all connections of agents and people up to now."""
+    """The numbers of bytes received and sent up to now on the coordinator's connections.
+
+    Connections given to the round store do not count.
+    """
 
     received: int = 0
     sent: int = 0
@@ -107,7 +110,7 @@ class Coordinator:
 
         Without it (`--insecure`) no peer proves anything. `adopt` gets connections for the round
         store, where that shares the port. `admission` limits the connections; None: as many as
-        files are free.
+        the limit of open files leaves room for.
         """
         self._listeners = list(listeners)
         self._lookup_token = lookup_token
@@ -130,7 +133,7 @@ class Coordinator:
 
     @property
     def traffic(self) -> Traffic:
-        """The numbers of its connections: accepted, open and refused."""
+        """The numbers of its connections: accepted and refused up to now, and open now."""
         return self._acceptor.traffic
 
     async def vacate(self) -> None:

@@ -79,7 +79,8 @@ class HistoryFile(Struct):
     behind: str = ""
     """The id of the node that held the job up in the last status; empty: none did."""
     is_due: bool = False
-    """Whether something has changed since the last status."""
+    """Whether a status is due: since the last one a round was formed or completed, or, in a small
+    job, the activity or the presumed cause of the round's end has changed."""
     told: tuple[Spending | None, Cause | None] = (None, None)
     """The job's activity in the last status, and the presumed cause of the end of its round."""
 
@@ -104,9 +105,9 @@ def _who_is_behind(view: JobView) -> str:
 
 
 def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
-    """Return the newest entries that may be sent at once.
+    """Return as many of the newest entries as may be sent at once, in the same order.
 
-    A reader with more unread data is disconnected.
+    A reader with more unread data would be disconnected.
     """
     room = EVENTS_MAX_BYTES
     for index in range(len(entries) - 1, -1, -1):
@@ -165,7 +166,7 @@ class JobWatch:
         return self._gatherings
 
     def close(self) -> None:
-        """Drop the open questions about workers: the job is hosted no more."""
+        """Drop the open questions about workers' output and stacks: the job is hosted no more."""
         if self._gatherings is not None:
             self._gatherings.close()
 
@@ -214,7 +215,8 @@ class JobWatch:
     def record(self, record: Record) -> None:
         """Add an event to the job's history, write it to the file, and send it to those who follow.
 
-        After the event of the verdict all who follow are told the end, and answers end.
+        After the event of the verdict those who follow the events or the status are told the end,
+        and their answers end. Workers' last output is still collected.
         """
         is_last = record.name == VERDICT.name
         self._end.is_recorded |= is_last
@@ -357,7 +359,8 @@ class JobWatch:
         """Answer the question or request of a person, who waits on this connection.
 
         Returns a request that is permitted, for the caller to carry out now; else None. Raises
-        MessageError where too many follow, or a question is still being answered.
+        MessageError where 64 others follow already, or where an earlier question about workers on
+        this connection is still being answered.
         """
         if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
             refuse_answer(connection, text, is_final=False, recovers=True)
@@ -372,7 +375,7 @@ class JobWatch:
     def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one.
 
-        There is none about questions to a job that has ended.
+        There is none if the job has ended, or where `Askers.asked` returns none.
         """
         if self._sessions.verdict is not None:
             return None
@@ -380,9 +383,9 @@ class JobWatch:
 
     @property
     def _older_node(self) -> str:
-        """The id of a node of the newest world whose agent's protocol is older than `SINCE`.
+        """The id of a node of the newest world whose connected agent speaks a too old protocol.
 
-        Empty: there is none. O(number of nodes).
+        It knows no checkpoint requests of people. Empty: there is none. O(number of nodes).
         """
         sessions = map(self._sessions.of_node, self._sessions.job.assigned)
         found = ((each.ref.node_id, each.connection) for each in sessions if each is not None)
@@ -390,9 +393,9 @@ class JobWatch:
         return next((node for node, one in known if one and one.version < SINCE), "")
 
     def _step_requests(self, event: requests.RequestEvent) -> PersonWants | None:
-        """Apply the event to people's requests and answer them.
+        """Apply the event to people's requests, and answer those that are refused or have a result.
 
-        Return a request to carry out now.
+        Return a request to carry out now; None: there is none.
         """
         wanted = None
         for effect in requests.step(self._requests, event, self._sessions.job):
@@ -406,7 +409,7 @@ class JobWatch:
         return wanted
 
     def answer_requests(self) -> None:
-        """Answer people whose requests are done.
+        """Answer people whose requests have a result, good or bad.
 
         Called while the job's decisions are all recorded.
         """
@@ -465,7 +468,7 @@ class JobWatch:
     def _pass_on(self, *, is_last: bool = False) -> bool:
         """Write new events and rounds to the file, and send the events to those who follow.
 
-        Return whether a round is over.
+        Return whether the complete record of a round was among them.
         """
         news, is_over = self.history.news, False
         while news:
@@ -483,7 +486,8 @@ class JobWatch:
     def _look_for_news(self, file: HistoryFile) -> None:
         """Write a status if the last one was due `STATUS_S` ago or earlier.
 
-        For a small job also if another node than before holds it up, or none does. O(nodes).
+        For a small job also if another node than in that status holds it up, or none does any more.
+        O(nodes).
         """
         file.looked_at = self._clock()
         if file.status_at <= file.looked_at - STATUS_S:

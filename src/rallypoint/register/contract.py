@@ -57,9 +57,9 @@ class WakingBackend(Protocol):
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
         """Block until the value's token differs from `token`, or `timeout` seconds have passed.
 
-        Called from a thread of its own. True: it may differ, which can be a false alarm. False: no
-        change was seen. A backend may also have `stop_waiting()`, which ends such calls early; it
-        is called when a handler is closed.
+        Called from a thread of its own. `token` None: there was no value. True: it may differ,
+        which can be a false alarm. False: no change was seen. A backend may also have
+        `stop_waiting()`, which ends such calls early; it is called when its user is closed.
         """
 
 
@@ -82,14 +82,14 @@ class JoinRequestBackend(Protocol):
     """A backend in which nodes leave join requests for the next node that writes the state.
 
     A thousand nodes that join at once would keep each other from swapping. With join requests, the
-    node whose swap succeeds admits all nodes that have written a request by then.
+    node whose swap succeeds handles all requests that it has read before.
     """
 
     def post_join_request(self, request: bytes) -> int:
         """Store a join request and return its number: 1, 2, 3 and so on for this run id."""
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Return the requests with higher numbers, in order.
+        """Return the join requests with numbers above `number`, by rising number.
 
         None for one whose writer is not done yet, and for one that was deleted.
         """

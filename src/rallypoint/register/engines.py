@@ -54,7 +54,7 @@ class Wording(Struct, frozen=True):
     apart: Callable[[], str] = str
     """Returns why nodes may not see each other's records, and the fix; empty: unknown. Blocks."""
     has_fixes: bool = False
-    """Whether the errors of `prepare` contain their own fixes."""
+    """Whether the errors of `Engine.prepare` say how to fix them, so that `check` is not added."""
 
 
 class Use(Struct, frozen=True):
@@ -122,7 +122,10 @@ class Engine(Protocol):
         """
 
     def sweep(self) -> None:
-        """Remove records that were left a week or more ago, as far as possible. Raises nothing."""
+        """Remove records that have not changed for a week or more, as far as possible.
+
+        Raises nothing.
+        """
 
     def wording(self) -> Wording:
         """Return the wording of messages about this engine."""
@@ -150,7 +153,7 @@ class Row(Struct, frozen=True):
     """The kind of place that holds many records, with its article: `a directory`."""
     keys: tuple[str, ...] = ()
     """The keys of `--rdzv-conf` for this engine. `password` is secret: the command takes it from
-    the variable RALLYPOINT_<NAME>_PASSWORD."""
+    the environment variable RALLYPOINT_<ENGINE>_PASSWORD."""
     files: tuple[str, ...] = ()
     """The keys that name files or directories: their values are made absolute."""
     is_directory: bool = False
@@ -183,7 +186,7 @@ RENAMED = {"etcd-v2": "etcd"}
 
 
 def renamed_to(name: str) -> str:
-    """Return the advice to give an engine's present name, in place of an old one (RENAMED)."""
+    """Return the advice to give an engine's present name in place of `name`, a key of RENAMED."""
     return f"give {named.rdzv_backend} {RENAMED[name]}, with the same endpoint (it is API v3)"
 
 
@@ -206,7 +209,10 @@ def _offered(name: str) -> tuple[Row, str] | None:
 
 
 def _loaded(what: str, load: Callable[[], T]) -> T:
-    """Return the result of `load`; a foreign error becomes one that names the package."""
+    """Return the result of `load`, which runs code of a package; `what` describes it in errors.
+
+    An error that is not Rallypoint's becomes a RendezvousPlugInError.
+    """
     try:
         return load()
     except RallypointError:
@@ -236,7 +242,7 @@ def known_engines() -> list[str]:
 
 
 def make(register: RegisterConfig, use: Use) -> Engine:
-    """Make the chosen engine; imports its module, but does no other I/O.
+    """Make the chosen engine; imports its module, but does not reach the place of the records.
 
     Raises UsageError, and RendezvousPlugInError for an unusable engine of a package.
     """
@@ -285,9 +291,9 @@ def chosen(
 def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[str]:
     """Call `Engine.prepare`, and return its remarks. Blocks.
 
-    UsageErrors, InfrastructureErrors and remarks about the place begin with how it was given: by
-    the option `flag` (empty: --rdzv-endpoint). Raises as `Engine.prepare`, but UsageError in place
-    of AccessError. A RendezvousConnectionError passes unchanged.
+    UsageErrors and InfrastructureErrors begin as `as_given` describes. Remarks about the place
+    begin with the option `flag` that gave it (empty: --rdzv-endpoint). Raises as `Engine.prepare`,
+    but UsageError in place of AccessError. A RendezvousConnectionError passes unchanged.
     """
     try:
         remarks = engine.prepare()
@@ -303,7 +309,11 @@ def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[st
 
 
 def as_given(register: RegisterConfig, text: str, flag: str = "") -> str:
-    """Return a text about a place, prefixed by the option and the value that named the place."""
+    """Return a text about a place, prefixed by the option and the value that named the place.
+
+    The option is `flag` (empty: --rdzv-endpoint), but `--rdzv-backend ENGINE` for an engine whose
+    endpoint may be omitted.
+    """
     row, where = find(register.engine), register.where
     if row is None or not row.needs:
         return f"{named.rdzv_backend} {register.engine}: {text}"
