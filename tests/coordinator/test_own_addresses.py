@@ -13,8 +13,6 @@ from tests.harness.cluster import Cluster
 
 from rallypoint.coordinator.own_addresses import (
     ipv6_addresses,
-    own_addresses,
-    reachable_host,
     why_unreachable,
 )
 from rallypoint.elastic.rendezvous.led.round_listener import RoundListener
@@ -62,13 +60,6 @@ def test_L1_loopback_is_remarked_on_unless_a_person_has_spelled_it_out() -> None
     assert not why_unreachable([loopback, other], None)
     for written in ("127.0.1.1", "::1", "localhost"):
         assert not why_unreachable([loopback], written)
-
-
-def test_the_store_of_a_node_whose_name_means_loopback_here_is_where_others_reach_it() -> None:
-    loopback, other = Address("127.0.1.1", 0), Address("10.0.0.5", 0)
-    assert reachable_host("node-a", [loopback, other]) == other.host
-    assert reachable_host("node-a", [loopback]) == own_addresses()[0].host
-    assert reachable_host("127.0.1.1", [loopback]) == loopback.host
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")

@@ -68,15 +68,6 @@ def addresses_of(host: str) -> tuple[Address, ...]:
     return tuple(meant_addresses(host, known, "")) or tuple(known)
 
 
-def reachable_host(name: str, addresses: Sequence[Address]) -> str:
-    """Return an address at which other nodes reach this one, whose `name` has these addresses.
-
-    A name's loopback address does not count, but that of `localhost` does: Debian writes a host's
-    name to /etc/hosts as 127.0.1.1. If no address counts, the first of `own_addresses` is returned.
-    """
-    return (meant_addresses(name, addresses, "") or own_addresses())[0].host
-
-
 def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str:
     """Return why no other machine reaches a leader at these addresses; empty: others may.
 
