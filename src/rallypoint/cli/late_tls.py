@@ -23,7 +23,8 @@ class _NoTlsSocket:
 class SslOfAsyncio(ModuleType):
     """The substitute for `ssl` in asyncio's modules.
 
-    Asyncio asks of each socket whether it is an SSLSocket; any other name imports the module.
+    Asyncio asks of each socket whether it is an SSLSocket; any other name that it uses imports
+    the real module.
     """
 
     def __getattr__(self, name: str) -> object:
