@@ -94,7 +94,7 @@ def _is_other(place: Path, name: str) -> bool:
 def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | None:
     """Return how many GPUs of NVIDIA, or else of AMD, a program sees, or why to ask torch.
 
-    None: the machine has none of the two.
+    None: this process finds none of either.
     """
     if nvidia.state == "fails":
         return Sight(ask_why="NVIDIA's library can't reach its driver")
@@ -155,7 +155,7 @@ def _visible_to_hip(environ: Mapping[str, str], uuids: Sequence[str]) -> list[st
 def _xpus(environ: Mapping[str, str], base: Path) -> Sight | None:
     """Return how many of Intel's GPUs or tiles a program sees, or why to ask torch.
 
-    None: there is no GPU of Intel, or only one within a processor that torch can't use.
+    None: there is no GPU of Intel, or only that of a processor, without Level Zero's loader.
     """
     places = [base / "sys/class/drm" / name / "device" for name in _names(base / "sys/class/drm")]
     cards, on_the_cpu = [], False

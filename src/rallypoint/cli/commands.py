@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One command."""
+    """One command of `rallypoint`: its name, module and help."""
 
     name: str
     module: str

@@ -56,7 +56,7 @@ class LateModule(ModuleType):
 
 _lock = threading.RLock()
 _running: list[object] = []
-"""The specs of modules that have begun to run, whose own code may use a name that they lack."""
+"""The specs of late modules that have begun to run: their code may ask for names not yet there."""
 
 
 def load_tls_late() -> None:

@@ -290,8 +290,8 @@ def other_python_hint(
     """Return a hint that the script's packages may be installed for another Python.
 
     With pipx and uv tool, workers are run by the interpreter that runs Rallypoint, unless
-    PYTHON_EXEC names another. One line when a worker of this command line failed because of a
-    missing module, was run by this Python, and there is another one; else none. `message` is
+    PYTHON_EXEC names another. One line when a worker of the command `argv` failed because of a
+    missing module, was run by `own_python`, and there is another one; else none. `message` is
     the error of the worker that failed first.
     """
     missing, environ = re.match(_MISSING, message), os.environ if environ is None else environ

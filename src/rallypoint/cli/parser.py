@@ -61,7 +61,7 @@ class HelpRequested(Exception):
 
 
 class ExplainRequested(Exception):
-    """The exception that `--explain` was given; `args[0]` has the lines of the explanation."""
+    """The exception that `run --explain` was given; `args[0]` has the lines of the explanation."""
 
 
 class UnknownOptionError(UsageError):
@@ -73,7 +73,7 @@ class UnknownOptionError(UsageError):
 
 
 class CompletionRequested(Exception):
-    """The exception that `--print-completion` was given, with the shell `args[0]`."""
+    """The exception that `--print-completion` was given; `args[0]` is the name of the shell."""
 
 
 class Scanned(Struct, frozen=True):
@@ -97,7 +97,7 @@ class Scanned(Struct, frozen=True):
         return self.values.get(name, [])
 
     def read(self, command: Command, name: str, default: object = None) -> Any:
-        """Return the given value, as the kind of the option says, or the default.
+        """Return the last given value of an option, parsed as its kind says, or the default.
 
         Raises UsageError.
         """
@@ -329,7 +329,7 @@ def paragraph(text: str) -> str:
 
 
 def entry(about: str, head: str, *, column: int = _COLUMN) -> Iterable[str]:
-    """Return lines with `head` and, in the second column, `about`; at most 79 characters wide.
+    """Return lines with `head`, and `about` from `column` on; at most 79 characters wide.
 
     A long head has its own line.
     """

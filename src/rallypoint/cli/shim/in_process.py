@@ -37,7 +37,7 @@ _handed_over: list[str] = []
 def spec_of(name: str) -> ModuleSpec | None:
     """Return the spec of a module that replaces torch's of this name.
 
-    None: torch's own is wanted.
+    None: torch's own is wanted, since a `main` has handed over to it.
     """
     if _handed_over:
         return None
