@@ -22,8 +22,8 @@ from rallypoint.process.devices import has_nvml, nvml_gpus, visible_gpus
 
 _NVIDIA = re.compile(r"nvidia\d+")
 _NEEDED_BY_CUDA = ("dxg", "nvhost-gpu", "nvgpu")
-"""The devices under /dev that CUDA uses where NVIDIA's library may be missing: WSL, and boards with
-a Tegra."""
+"""The names of devices under /dev that CUDA uses where NVIDIA's library may be missing: WSL, and
+boards with a Tegra."""
 _OF_OTHER_MAKERS = re.compile(r"accel\d*|hl\d+|davinci\d+|mtia\d+|cambricon_dev\d+")
 _INTEL = "0x8086"
 _ON_THE_CPU = "0000:00:"
@@ -33,7 +33,7 @@ _ALL_OF_INTEL = frozenset({"", "*:gpu", "level_zero:*", "level_zero:gpu", "gpu"}
 
 
 class Nvidia(Struct, frozen=True):
-    """The answer of NVIDIA's library: the GPUs, or why they are unknown."""
+    """The answer of NVIDIA's library (NVML): the GPUs' UUIDs, or why they are unknown."""
 
     uuids: tuple[str, ...] = ()
     state: Literal["answers", "fails", "is missing"] = "answers"
@@ -47,7 +47,7 @@ class Sight(Struct, frozen=True):
 
 
 def ask_nvidia() -> Nvidia:
-    """Ask NVIDIA's library for its GPUs. Blocks for as long as the driver takes."""
+    """Ask NVIDIA's library (NVML) for the GPUs. Blocks for as long as the driver takes."""
     gpus = nvml_gpus()
     if gpus is not None:
         return Nvidia(tuple(gpu.uuid for gpu in gpus))
@@ -59,7 +59,8 @@ def look(
 ) -> Sight:
     """Return the number of devices that `gpu`, `xpu` or `auto` means, or why to ask torch for it.
 
-    `nvidia` is the answer of NVIDIA's library, and `system` the value of `sys.platform`.
+    Those that `environ` hides from a program don't count. `nvidia` is the answer of NVIDIA's
+    library. `system`, if not empty, stands for the value of `sys.platform`.
     """
     if (system or sys.platform) != "linux":
         return Sight(ask_why="this system is not Linux")
@@ -91,7 +92,10 @@ def _is_other(place: Path, name: str) -> bool:
 
 
 def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | None:
-    """Return the number of NVIDIA's or AMD's GPUs, or why to ask torch; None: there is none."""
+    """Return how many GPUs of NVIDIA, or else of AMD, a program sees, or why to ask torch.
+
+    None: this process finds none of either.
+    """
     if nvidia.state == "fails":
         return Sight(ask_why="NVIDIA's library can't reach its driver")
     uuids = nvidia.uuids
@@ -104,9 +108,9 @@ def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | Non
 
 
 def _nvidia_nodes(base: Path) -> Iterator[str]:
-    """Yield the UUIDs of the NVIDIA devices that this process may open, in order.
+    """Yield the UUIDs of the NVIDIA devices that this process may open, by PCI address.
 
-    Where there is no UUID, it is the name of the device node.
+    One whose UUID is unknown is given by the name of its device node, like `nvidia0`.
     """
     known = {}
     for place in _names(base / "proc/driver/nvidia/gpus"):
@@ -120,7 +124,7 @@ def _nvidia_nodes(base: Path) -> Iterator[str]:
 
 
 def _amd_gpus(base: Path) -> Iterator[str]:
-    """Yield the UUIDs of AMD's GPUs, as ROCm counts them."""
+    """Yield the UUIDs of AMD's GPUs that this process may use, in the order of ROCm."""
     nodes = base / "sys/class/kfd/kfd/topology/nodes"
     if not os.access(base / "dev/kfd", os.R_OK | os.W_OK):
         return
@@ -136,7 +140,8 @@ def _amd_gpus(base: Path) -> Iterator[str]:
 def _visible_to_hip(environ: Mapping[str, str], uuids: Sequence[str]) -> list[str]:
     """Return the UUIDs of AMD's GPUs that a program sees, of these.
 
-    ROCR_VISIBLE_DEVICES comes first; what it leaves is numbered anew.
+    ROCR_VISIBLE_DEVICES comes first. What it leaves is numbered anew for HIP_VISIBLE_DEVICES, or
+    else CUDA_VISIBLE_DEVICES.
     """
     for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
         visible = next((environ[name] for name in names if name in environ), None)
@@ -148,7 +153,10 @@ def _visible_to_hip(environ: Mapping[str, str], uuids: Sequence[str]) -> list[st
 
 
 def _xpus(environ: Mapping[str, str], base: Path) -> Sight | None:
-    """Return the number of Intel's GPUs, or why to ask torch; None: there is none."""
+    """Return how many of Intel's GPUs or tiles a program sees, or why to ask torch.
+
+    None: there is no GPU of Intel, or only that of a processor, without Level Zero's loader.
+    """
     places = [base / "sys/class/drm" / name / "device" for name in _names(base / "sys/class/drm")]
     cards, on_the_cpu = [], False
     for place in places:
@@ -180,10 +188,7 @@ def _xpus(environ: Mapping[str, str], base: Path) -> Sight | None:
 
 
 def _tiles(card: Path) -> int:
-    """Return the number of tiles of a card, each of which is a device.
-
-    1 if the driver shows none.
-    """
+    """Return the number of tiles of a card of Intel; 1 if the driver shows none."""
     by_xe = [*card.glob("tile[0-9]*")]
     return len(by_xe or [*card.glob("drm/card*/gt/gt[0-9]*")]) or 1
 
@@ -207,13 +212,13 @@ def _text(path: Path) -> str:
 
 
 def _pairs(path: Path, between: str) -> dict[str, str]:
-    """Return the lines of a file, as names with their values."""
+    """Return a file's lines as names with values; `between` stands between the two."""
     lines = (line.partition(between) for line in _text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _may_be_opened(path: Path) -> bool:
-    """Return whether Slurm, or a container, lets this process use the device."""
+    """Return whether this process can open the device: Slurm or a container may forbid it."""
     try:
         os.close(open_named(str(path), os.O_RDWR | os.O_NONBLOCK))
     except OSError:

@@ -50,7 +50,7 @@ def check(*given: Given | None, insecure: bool) -> None:
 
 
 def with_own_token_only(config: AgentConfig) -> AgentConfig:
-    """Return the configuration with the token of its job only, which opens no other job.
+    """Return the configuration with a token that opens its job only, made from the given one.
 
     This concerns a token from the environment or from `--token-fd`, which is read. One from a file
     is left in the file. Raises AccessError.
@@ -66,7 +66,7 @@ def with_own_token_only(config: AgentConfig) -> AgentConfig:
 
 
 class Access(Struct, frozen=True):
-    """The values of `token_options`."""
+    """The values of a command's options about its token (`token_options`)."""
 
     token_file: str | None
     token_fd: int | None
@@ -76,9 +76,9 @@ class Access(Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """The source of the token, as it was given.
+        """The source of the token: its option with the value, or RALLYPOINT_TOKEN.
 
-        Empty: the user's own file, or there is none.
+        Empty: the user's own file, or there is no token.
         """
         if self.insecure:
             return ""
@@ -102,7 +102,7 @@ class Access(Struct, frozen=True):
 
 
 def token_options(insecure: str) -> tuple[Setting, ...]:
-    """Return a command's options for its token. `insecure` is the help of that switch."""
+    """Return a command's options for its token. `insecure` is the help of --insecure."""
     return (
         Setting(
             "--token-file",

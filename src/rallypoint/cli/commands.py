@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One command."""
+    """One command of `rallypoint`: its name, module and help."""
 
     name: str
     module: str
@@ -17,12 +17,12 @@ class Row(NamedTuple):
     command's name in capitals. The module of a row with a text has `run(row, argv)` and
     `command(row)`."""
     about: str
-    """The line in the help of all commands."""
+    """The text about the command in the list of `rallypoint --help`."""
     text: str = ""
     """The help of a command about a job whose answer is one sentence (`watch/wishes.py`); empty:
     another command. Its subject (`core/watch/questions.py`) has the name of the command."""
     stops_workers: bool = False
-    """Whether the user has to confirm the command in a terminal if no word names the job."""
+    """Whether a user in a terminal has to confirm the command without ENDPOINT and --job."""
 
 
 _CLI = "rallypoint.cli."

@@ -46,11 +46,11 @@ def _command(row: Row) -> Command:
 
 COMMANDS = tuple(_command(row) for row in ROWS.values() if row.name != COMPLETION.name)
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
-"""The possible first words of commands, by the command's name, where they are fixed."""
+"""The possible first arguments of commands, by the command's name, where they are fixed."""
 
 
 def run(argv: list[str]) -> int:
-    """Print the script of a shell. Raises UsageError and HelpRequested."""
+    """Print the completion script for the shell in `argv`. Raises UsageError and HelpRequested."""
     shell = with_hint(COMPLETION, lambda: _shell(argv))
     write_text(script(shell))
     return 0
@@ -74,14 +74,14 @@ def _shell(argv: list[str]) -> str:
 
 
 def _choices(row: Setting) -> str:
-    """Return the values of an option, separated by blanks; empty: any value."""
+    """Return the values to offer for an option, separated by blanks; empty: none is offered."""
     if row.kind == "pattern":
         return " ".join(sorted(PROFILES))
     return row.metavar.replace("|", " ") if row.kind in ("choice", "engine", "styles") else ""
 
 
 def _bash(*, zsh: bool) -> Iterator[str]:
-    """Yield the script for bash, or for zsh, which understands bash's completions."""
+    """Yield the script's lines for bash, or for zsh, which understands bash's completions."""
     if zsh:
         yield "autoload -Uz compinit bashcompinit && compinit && bashcompinit"
     names = " ".join(command.name for command in (*COMMANDS, COMPLETION))
@@ -124,7 +124,7 @@ def _fish() -> Iterator[str]:
 
 
 def _tcsh() -> Iterator[str]:
-    """Yield the script for tcsh.
+    """Yield the script's lines for tcsh.
 
     It can't tell which command stands before an option, so it offers the options of all commands.
     """

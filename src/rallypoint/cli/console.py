@@ -21,7 +21,7 @@ from rallypoint.process.relay.client import Relay
 
 _STDOUT, _STDERR = 1, 2
 WAIT_SHOWN_S = 2.0
-"""The length of a wait, in seconds, from which it is shown."""
+"""The length of a wait, in seconds, from which its reason is printed."""
 
 
 class Printer(Observer):
@@ -57,7 +57,7 @@ class Printer(Observer):
             self._show_wait(view)
 
     def line(self, *texts: str) -> None:
-        """Write texts as whole lines of the agent's own."""
+        """Write texts to the console, each as a line of the agent, not of a worker."""
         self._relay.say(*texts)
 
     def clear_status(self) -> None:
@@ -66,7 +66,7 @@ class Printer(Observer):
         self._relay.status("")
 
     def _show_wait(self, view: StatusView) -> None:
-        """Print the reason of this node's wait once, if there is no status line."""
+        """Print why this node waits, once for each reason, when it has waited for WAIT_SHOWN_S."""
         if not view.waiting_for:
             self._shown_wait = ""
         elif view.for_s >= WAIT_SHOWN_S and view.waiting_for != self._shown_wait:

@@ -31,7 +31,7 @@ class _Row(Struct, frozen=True):
     topic: str
     text: str
     said_by: Sequence[str]
-    """The options, and the keys of --rdzv-conf, that set the value."""
+    """The options, and the keys of --rdzv-conf, that can set the value."""
 
 
 def explain(config: AgentConfig, scanned: Scanned, environ: Mapping[str, str]) -> Iterator[str]:

@@ -64,7 +64,7 @@ WHERE is the --rdzv-endpoint of the job's nodes, where the job's record lies.
 
 
 class SummaryRead(Struct):
-    """The fields that are read of a summary (`--json-summary`)."""
+    """The fields that are read of a node's summary of its job (`--json-summary`)."""
 
     outcome: str
     exit_code: Annotated[int, Meta(ge=0, le=255)]
@@ -107,23 +107,24 @@ def _of_summaries(where: str) -> int:
 
 
 def surest(said: Iterable[SummaryRead]) -> SummaryRead | None:
-    """Return the summary that counts, of all that nodes have left; None: there is none.
+    """Return the summary that counts, of all that nodes have left.
 
-    It is the one with the outcome that comes first in `Outcome`.
+    It is the one with the outcome that comes first in `Outcome`. None: none has a known outcome.
     """
     known = [each for each in said if each.outcome in _SURE]
     return min(known, key=lambda each: _SURE.index(each.outcome), default=None)
 
 
 def read_said(text: bytes) -> SummaryRead:
-    """Return the content of a summary. Raises UnreadableJsonError."""
+    """Return the content of a file of --json-summary. Raises UnreadableJsonError."""
     return read_as(text, SummaryRead)
 
 
 def _read_directory(where: str) -> tuple[list[SummaryRead], list[str]]:
     """Read the summaries in a directory.
 
-    Returns them, and the names of other JSON files. Raises UsageError.
+    Returns them, and the names of other files that end in .json. Hidden files are skipped. Raises
+    UsageError.
     """
     said, others = [], []
     for name in sorted(name for name in os.listdir(where) if name.endswith(".json")):

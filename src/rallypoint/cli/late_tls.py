@@ -23,7 +23,8 @@ class _NoTlsSocket:
 class SslOfAsyncio(ModuleType):
     """The substitute for `ssl` in asyncio's modules.
 
-    Asyncio asks of each socket whether it is an SSLSocket; any other name imports the module.
+    Asyncio asks of each socket whether it is an SSLSocket; any other name that it uses imports
+    the real module.
     """
 
     def __getattr__(self, name: str) -> object:
@@ -55,7 +56,7 @@ class LateModule(ModuleType):
 
 _lock = threading.RLock()
 _running: list[object] = []
-"""The specs of modules that have begun to run, whose own code may use a name that they lack."""
+"""The specs of late modules that have begun to run: their code may ask for names not yet there."""
 
 
 def load_tls_late() -> None:

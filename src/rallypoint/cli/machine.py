@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rallypoint.cli.accelerators import Nvidia
 
 AskInterpreter = Callable[[str, str, Mapping[str, str]], str | None]
-"""Runs a program by an interpreter in an environment; returns its output, or None if it failed."""
+"""The function that runs Python code (its second argument) by an interpreter in an environment.
+
+It returns the code's stdout; None if it failed."""
 
 _ASK_TORCH = {
     "gpu": "import torch; print(torch.cuda.device_count())",
@@ -30,7 +32,7 @@ _ASK_TORCH = {
     "auto": "import torch; print(torch.accelerator.device_count())",
 }
 _LASTING = (ENOSPC, EDQUOT, EROFS)
-"""The errors of a file system that are permanent: full or read-only."""
+"""The errors of a file system that count as permanent: full, over a quota, or read-only."""
 _RECORDS = ".local/state/rallypoint/jobs"
 _MISSING = r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'"
 
@@ -45,12 +47,13 @@ class ThisHost:
     ) -> int:
         """Return how many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0: no such device.
 
-        `tell` gets a line if torch has to be asked, by this interpreter, which takes seconds.
+        With `auto`, one for each CPU if there is no device. `tell` is called with a line for the
+        user if torch has to be asked, which `interpreter` runs and which takes seconds.
         """
         return count_workers(word, interpreter, environ, tell)
 
     def count_gpus(self, environ: Mapping[str, str]) -> int:
-        """Return how many GPUs a program sees, as far as the kernel and NVIDIA's library tell.
+        """Return how many GPUs of NVIDIA or AMD a program sees; 0 also if only torch could tell.
 
         Blocks for as long as the driver takes.
         """
@@ -65,7 +68,7 @@ class ThisHost:
         return which(name)
 
     def script_exists(self, path: str) -> bool:
-        """Return whether Python can run the path: a file, or a directory with a __main__.py."""
+        """Return whether the path exists, or has a __main__.py if it is a directory."""
         return os.path.exists(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
 
     def path_kind(self, path: str) -> str:
@@ -85,7 +88,7 @@ class ThisHost:
             return file.read(4096)
 
     def has_module(self, name: str) -> bool:
-        """Return whether the current directory has the module, or Python finds its top package.
+        """Return whether the current directory has a module, or this Python finds its top package.
 
         Imports none.
         """
@@ -146,16 +149,16 @@ class ThisHost:
         make(register, Use())
 
     def kept_jobs(self) -> str:
-        """Return the directory in which the ends of this user's jobs are kept.
+        """Return the directory that keeps how this user's jobs have ended; empty: there is none.
 
-        Empty: there is none.
+        Raises UsageError for a RALLYPOINT_STATE_DIR that is not the name of a directory.
         """
         return kept_jobs()
 
     def shared_home(self) -> str:
-        """Return the directory for records of jobs in a home that other machines see.
+        """Return the directory for records of jobs in the user's home, if other machines share it.
 
-        Empty: the home is this machine's own. Blocks as long as a file server does not answer.
+        Empty: they do not, or there is no home. Blocks as long as a file server does not answer.
         """
         from rallypoint.coordinator.client.token import user_home
         from rallypoint.file_systems import is_shared
@@ -166,8 +169,8 @@ class ThisHost:
     def why_no_records(self, path: str) -> str:
         """Return why the records of jobs can't be kept in this directory; empty: they can.
 
-        It is made if it is missing. Empty also for a fault of the file server that may be
-        temporary. Blocks as `shared_home`.
+        The directory is made if it is missing. Empty also for a fault of the file server that may
+        be temporary. Blocks as `shared_home`.
         """
         from rallypoint.core.settings import FOR_DIRECTORIES
         from rallypoint.register.engines import Use, make
@@ -192,7 +195,7 @@ class ThisHost:
         return "job-" + "".join(letters[bits >> shift & 31] for shift in range(35, -1, -5))
 
     def handlers(self) -> Sequence[str]:
-        """Return the names of the library's rendezvous backends, with those of packages."""
+        """Return the names of all rendezvous backends: built in, of packages, or registered."""
         from rallypoint.elastic.rendezvous.api import known_backends
 
         return known_backends()
@@ -221,8 +224,8 @@ def count_workers(
 ) -> int:
     """Return how many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0: no such device.
 
-    With `auto`, one for each CPU if there is no device. `tell` gets a line if torch has to be
-    asked, by this interpreter, which takes seconds.
+    With `auto`, one for each CPU if there is no device. `tell` is called with a line for the user
+    if torch has to be asked, which `interpreter` runs and which takes seconds.
     """
     if word == "cpu":
         return cpu_count()
@@ -242,7 +245,10 @@ def count_workers(
 
 
 def brief(path: str) -> str:
-    """Return the absolute path as a user may type it in a shell: with `~` for the home."""
+    """Return the absolute path as a user may type it in a shell, quoted if needed.
+
+    A path in the user's home that needs no quotes begins with `~`.
+    """
     from shlex import quote
 
     from rallypoint.coordinator.client.token import user_home
@@ -254,7 +260,7 @@ def brief(path: str) -> str:
 
 
 def cpu_count() -> int:
-    """Return the number of CPUs for this process (containers and schedulers limit them)."""
+    """Return the number of CPUs this process may use (containers and schedulers limit them)."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -281,12 +287,12 @@ def other_python_hint(
     own_python: str = sys.executable,
     find_program: Callable[[str], str | None] | None = None,
 ) -> tuple[str, ...]:
-    """Return a hint that the script's packages are installed for another Python.
+    """Return a hint that the script's packages may be installed for another Python.
 
     With pipx and uv tool, workers are run by the interpreter that runs Rallypoint, unless
-    PYTHON_EXEC names another. One line when a worker of this command line failed because of a
-    missing module, was run by this Python, and there is another one; else none. `message` is the
-    first cause's.
+    PYTHON_EXEC names another. One line when a worker of the command `argv` failed because of a
+    missing module, was run by `own_python`, and there is another one; else none. `message` is
+    the error of the worker that failed first.
     """
     missing, environ = re.match(_MISSING, message), os.environ if environ is None else environ
     if missing is None or list(argv[:1]) != [own_python]:
@@ -304,8 +310,8 @@ def other_python_hint(
 
 
 def _folder(python: str) -> str:
-    """Return the folder of a Python.
+    """Return the real path of the folder that has a Python, which may itself be a link.
 
-    Its links are not followed: a virtual environment's Python is one.
+    That link is not followed: a virtual environment's Python is one.
     """
     return os.path.realpath(os.path.dirname(os.path.abspath(python)))

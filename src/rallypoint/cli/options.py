@@ -213,7 +213,7 @@ def read_run(
 
 
 def read_access(reading: Reading, environ: Mapping[str, str] | None) -> AccessConfig:
-    """Return the options about the token; without one, the token of the environment counts."""
+    """Return the values of the options about the token, and the token in RALLYPOINT_TOKEN."""
     usual: Fields = {"token_text": environ_token(environ)}
     return AccessConfig(**usual | reading.fields["access"])
 
@@ -221,7 +221,7 @@ def read_access(reading: Reading, environ: Mapping[str, str] | None) -> AccessCo
 def read_observe(
     reading: Reading, environ: Mapping[str, str] | None, machine: ThisHost, notices: list[str]
 ) -> ObserveConfig:
-    """Return the destinations of events and kept data. Raises UsageError.
+    """Return the destinations of events and kept data, and the health port. Raises UsageError.
 
     Remarks are added to `notices`.
     """
@@ -267,7 +267,10 @@ def _output(
 
 
 def _without_effect(output: OutputConfig, *, filed: bool, teed: bool) -> list[str]:
-    """Return remarks on requested outputs that have no effect."""
+    """Return remarks on options about output that have no effect.
+
+    `filed` and `teed`: whether an output of any worker goes to a file, and whether one is teed.
+    """
     remarks = []
     if not teed:
         for name, texts in (
@@ -282,7 +285,7 @@ def _without_effect(output: OutputConfig, *, filed: bool, teed: bool) -> list[st
 
 
 def _ranks(given: Given, workers: int) -> tuple[int | str, ...] | None:
-    """Parse local and global ranks, separated by commas; an empty value is no filter."""
+    """Parse local and global ranks, separated by commas; None, no filter, for an empty value."""
     if not given.text.strip():
         return None
     found = []
@@ -355,9 +358,10 @@ def _workers(
 def count_devices(
     workers: int, reading: Reading, machine: ThisHost, environ: Mapping[str, str] | None
 ) -> int:
-    """Return the number of accelerators to report to a framework with one worker per node.
+    """Return the number of this node's GPUs to report to JAX, if one worker is to use them all.
 
-    Returns 0 if nothing is to be reported. Blocks for as long as a driver takes.
+    Returns 0 if there are more workers, or they do not get JAX's variables. Blocks for as long as a
+    driver takes.
     """
     if workers > 1 or "jax" not in reading.rendezvous.env_styles:
         return 0
@@ -374,9 +378,10 @@ def read_count(
     machine: ThisHost,
     tell: Callable[[str], None] = _tell_at_once,
 ) -> int:
-    """Return the number of workers on this node. Raises UsageError.
+    """Return the number of workers on this node, 1 without `given`. Raises UsageError.
 
-    `tell` gets a line if that takes seconds.
+    `given` is the value of --nproc-per-node. `tell` is called with a line for the user if torch has
+    to be asked, which takes seconds.
     """
     if given is None:
         return 1

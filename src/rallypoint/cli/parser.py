@@ -46,9 +46,9 @@ class Command(Struct, frozen=True):
     runs_a_script: bool = False
     """Whether the first word that is not an option begins the command line of a script."""
     elsewhere: bool = False
-    """Whether paths are those of other machines, except files that this command reads."""
+    """Whether paths in options are those of other machines, except files that the command reads."""
     ignored: Callable[[str], Setting | None] = lambda flag: None
-    """Returns the option of this name that is accepted without effect; None: there is none."""
+    """The function that returns the option of a name, if that has no effect here, else None."""
 
     @property
     def options(self) -> dict[str, Setting]:
@@ -57,11 +57,11 @@ class Command(Struct, frozen=True):
 
 
 class HelpRequested(Exception):
-    """The exception that `--help` stood on the command line, for the command `args[0]`."""
+    """The exception that `--help` stood on the command line; `args[0]` is the `Command`."""
 
 
 class ExplainRequested(Exception):
-    """The exception that `--explain` was given; `args[0]` has the lines of the explanation."""
+    """The exception that `run --explain` was given; `args[0]` has the lines of the explanation."""
 
 
 class UnknownOptionError(UsageError):
@@ -73,13 +73,14 @@ class UnknownOptionError(UsageError):
 
 
 class CompletionRequested(Exception):
-    """The exception that `--print-completion` was given, with the shell `args[0]`."""
+    """The exception that `--print-completion` was given; `args[0]` is the name of the shell."""
 
 
 class Scanned(Struct, frozen=True):
     """The options of a command line: `values[flag]` has the values in order.
 
-    `words` are the others. `empty` has the flags that were left out because their value was empty.
+    `words` are the words besides options. `empty` has the flags that were left out because their
+    value was empty.
     """
 
     words: tuple[str, ...]
@@ -96,7 +97,7 @@ class Scanned(Struct, frozen=True):
         return self.values.get(name, [])
 
     def read(self, command: Command, name: str, default: object = None) -> Any:
-        """Return the given value, as the kind of the option says, or the default.
+        """Return the last given value of an option, parsed as its kind says, or the default.
 
         Raises UsageError.
         """
@@ -113,7 +114,7 @@ class Scanned(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """The least and the largest number of working nodes; one if not given.
+        """The least and the largest number of working nodes (`--nnodes`); both 1 if not given.
 
         Raises UsageError.
         """
@@ -121,7 +122,7 @@ class Scanned(Struct, frozen=True):
         return nodes(given) if given else (1, 1)
 
     def conf(self) -> Iterator[tuple[str, Given]]:
-        """Yield the keys and values of `--rdzv-conf`, and those that a program gave.
+        """Yield the keys and values of `--rdzv-conf`, and those given for its keys in other ways.
 
         Raises UsageError.
         """
@@ -142,8 +143,8 @@ class Scanned(Struct, frozen=True):
     def fields(self, rows: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
         """Parse all given values, as the rows of these option names define them. Raises UsageError.
 
-        The result is by section of `AgentConfig`, and by field; fields that were not given keep
-        their defaults. A choice has the type of its default. Values without a field are only
+        The result is by section of `AgentConfig`, and by field; fields that were not given are
+        left out. A choice whose default is an enum becomes one. Values without a field are only
         checked.
         """
         found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
@@ -173,8 +174,8 @@ def with_hint(command: Command, read: Callable[[], T]) -> T:
 def parse(command: Command, argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
     """Read `argv` (without the program's and the command's name), and return its options and words.
 
-    For options that it lacks, environment variables count. Raises UsageError for an unknown option,
-    a missing value or a wrong number of words, HelpRequested for --help.
+    For options that it lacks, environment variables count. Raises UsageError for a wrong command
+    line, as with an unknown option, and HelpRequested for --help.
     """
     return _Parse(command, argv).run(environ)
 
@@ -290,9 +291,9 @@ class _Parse:
     def _twins(self, environ: Mapping[str, str]) -> None:
         """Fill in the variables for options that the command line left out.
 
-        An empty variable counts as absent. A worker has its node's id in a variable that is also
-        that of --node-id: it describes the outer job, not a job that the worker starts itself. And
-        two agents can't have the same port or summary, or read the same descriptor.
+        An empty variable counts as absent. Within a worker the variables of options of one agent
+        (`of_one_agent`) do not count. Its RALLYPOINT_NODE_ID describes the outer job, not a job
+        that the worker starts itself. And two agents can't have the same port or summary.
         """
         inside_a_worker = "RALLYPOINT_INCARNATION" in environ
         for flag, row in self._options.items():
@@ -307,7 +308,7 @@ class _Parse:
 
 
 def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:
-    """Return the whole help of a command, at most 80 columns wide.
+    """Return the whole help of a command.
 
     `default_of` returns the default of an option in words; empty: there is none.
     """
@@ -328,7 +329,7 @@ def paragraph(text: str) -> str:
 
 
 def entry(about: str, head: str, *, column: int = _COLUMN) -> Iterable[str]:
-    """Return lines with `head` and, in the second column, `about`; at most 79 characters wide.
+    """Return lines with `head`, and `about` from `column` on; at most 79 characters wide.
 
     A long head has its own line.
     """

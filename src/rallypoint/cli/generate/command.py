@@ -19,12 +19,12 @@ from rallypoint.observe.printing import write_text
 
 
 class TextKind(Struct, frozen=True):
-    """One kind of generated text, with its command and its help."""
+    """One KIND of `rallypoint generate KIND`: its line in the help, its options and its text."""
 
     about: str
     command: Command
     text: Callable[[Scanned], str]
-    """Makes the text for a command line. Raises UsageError."""
+    """The function that makes the text for a command line, or raises UsageError."""
 
 
 KINDS = {

@@ -38,7 +38,7 @@ _IMAGE = re.compile(
     r"(@[a-z0-9]+:[0-9A-Fa-f]+)?",
     re.ASCII,
 )
-"""The pattern of an image's name: a registry, a path, a tag and a digest."""
+"""The pattern of an image's name: a path, perhaps with a registry, a tag and a digest."""
 _KEY = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?", re.ASCII)
 _LABEL = re.compile(rf"|{_KEY.pattern}", re.ASCII)
 
@@ -210,7 +210,7 @@ def _names(scanned: Scanned) -> dict[str, str]:
 
 
 def _pods(scanned: Scanned, gpus: int) -> dict[str, object]:
-    """Return the values of a pod's resources and rights."""
+    """Return the templates' values for a pod's resources, user and Secrets. Raises UsageError."""
     from rallypoint.register.kubernetes.parameters import is_subdomain
 
     needs = "a number of CPUs, like 8 or 500m"
@@ -235,7 +235,7 @@ def _pods(scanned: Scanned, gpus: int) -> dict[str, object]:
 
 
 def _marks(scanned: Scanned) -> dict[str, object]:
-    """Return the labels and annotations of a job and its pods."""
+    """Return the templates' values for labels and annotations. Raises UsageError."""
     from rallypoint.register.kubernetes.parameters import is_subdomain
 
     def is_queue(text: str) -> bool:
@@ -266,7 +266,7 @@ def _nodes(scanned: Scanned) -> Given:
 def _counts(scanned: Scanned, kind: str, workers: int) -> list[str]:
     """Return the first words of the agent's command, with the numbers of nodes and workers.
 
-    Raises UsageError.
+    A TrainJob (`kind` is trainer) has those two numbers elsewhere. Raises UsageError.
     """
     given, spares = _nodes(scanned), _number(scanned, "--spares", 0, 0, MAX_NODES)
     least, most = nodes(given)
@@ -289,7 +289,7 @@ def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) ->
 
 
 def _checked(scanned: Scanned, flag: str, fits: Callable[[str], object], needs: str) -> str:
-    """Return the text of an option that `fits`; empty: it was not given. Raises UsageError."""
+    """Return the text of an option; empty: it was not given. Raises UsageError if not `fits`."""
     given = scanned.get(flag)
     return "" if given is None else _check(given, fits, needs)
 
@@ -303,7 +303,7 @@ def _check(given: Given, fits: Callable[[str], object], needs: str) -> str:
 def _pairs(scanned: Scanned, flag: str, values: re.Pattern[str] | None) -> dict[str, str]:
     """Return the KEY=VALUE pairs of a repeatable option. Raises UsageError.
 
-    `values`: the pattern of all values; None: any text.
+    `values`: the pattern that each value has to match; None: any text.
     """
     from rallypoint.register.kubernetes.parameters import is_subdomain
 

@@ -26,7 +26,7 @@ _NAME = re.compile(r"\$\{([a-z_]+)\}| +\$\{([a-z_]+)\?\}$")
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:
-    """Return the text of a file in `templates`, filled in. Reads that file."""
+    """Return the text of a file in `templates`, with the values filled in (`filled`)."""
     source = get_data(__package__, f"templates/{template}")
     assert source is not None
     return filled(source.decode(), values)
@@ -52,7 +52,7 @@ def filled(source: str, values: Mapping[str, object]) -> str:
 def bash_word(word: str) -> str:
     """Return the word quoted for bash, in any locale.
 
-    Raises UsageError for a word that can't be in a command line.
+    Raises UsageError for a word with a NUL.
     """
     raw = os.fsencode(_without_nul(word))
     if word.isprintable() and raw == word.encode():
@@ -63,7 +63,7 @@ def bash_word(word: str) -> str:
 def container_word(word: str) -> str:
     """Return the word escaped for a container's command, whose process gets the original.
 
-    Raises UsageError for a word that can't be there.
+    Raises UsageError for a word with a NUL, or that is not UTF-8.
     """
     try:
         _without_nul(word).encode()

@@ -43,7 +43,7 @@ serviceAccountName in their specification.
 
 
 def text(scanned: Scanned) -> str:
-    """Return the YAML of the rights. Raises UsageError."""
+    """Return the YAML of the pods' rights: service account, role and binding. Raises UsageError."""
     from rallypoint.register.kubernetes.parameters import is_label, is_subdomain
 
     def given(flag: str, default: str) -> Given:

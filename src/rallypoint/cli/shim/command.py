@@ -65,8 +65,8 @@ Exit codes: those of COMMAND; 2 wrong usage, or no such program.
 def run(argv: list[str]) -> int:
     """Replace this process by the command, in the environment of the shim.
 
-    In the place of torchrun it returns the exit code of `rallypoint run`. Raises UsageError,
-    InfrastructureError and HelpRequested.
+    Called in the place of torchrun (`--in-place-of`), it returns the exit code of `rallypoint run`.
+    Raises UsageError, InfrastructureError and HelpRequested.
     """
     if argv[:1] == [_IN_PLACE_OF]:
         number = int(argv[1])
@@ -83,8 +83,8 @@ def run(argv: list[str]) -> int:
 def _stand_in(before: list[str], arguments: list[str]) -> int:
     """Run the job of a command line of torchrun, and return its exit code.
 
-    `before` has its words before the options. With an option that `rallypoint run` lacks, this
-    process becomes another torchrun.
+    `before` has its words before the options. With an option that `rallypoint run` lacks,
+    torch's own launcher takes the place of this process.
     """
     hidden = next_torchrun(os.environ) if before == ["torchrun"] else before[0]
     bare = without_shim(os.environ)
@@ -111,7 +111,8 @@ def _stand_in(before: list[str], arguments: list[str]) -> int:
 def _set_environ(bare: dict[str, str], python: str | None) -> None:
     """Remove the shim from the environment of this process, for good.
 
-    Workers run in the Python that torchrun has.
+    `bare` is the environment without it. `python` is the Python of torchrun, which runs the workers
+    unless PYTHON_EXEC names another.
     """
     if python and os.path.dirname(python) != os.path.dirname(sys.executable):
         bare.setdefault("PYTHON_EXEC", python)

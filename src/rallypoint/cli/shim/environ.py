@@ -14,7 +14,7 @@ from shutil import which
 
 ENTRIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "entries")
 INTERPRETER = "RALLYPOINT_SHIM"
-"""The variable with the interpreter that has Rallypoint."""
+"""The name of the variable with the path of the Python that has Rallypoint."""
 _LISTS = ("PATH", "PYTHONPATH")
 _USUAL_PATH = os.defpath
 
@@ -41,7 +41,7 @@ def without_shim(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def left(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Remove the shim from an environment within the block, so that workers do not inherit it."""
+    """Remove the shim from an environment during the block, so that workers do not inherit it."""
     before = {name: environ[name] for name in (*_LISTS, INTERPRETER) if name in environ}
     bare = without_shim(environ)
     for name in before.keys() - bare.keys():
@@ -59,7 +59,7 @@ def next_torchrun(environ: Mapping[str, str]) -> str | None:
 
 
 def interpreter_of(program: str) -> str:
-    """Return the path of the Python in the first line of a program; empty: none that can be run."""
+    """Return the path in a program's `#!` line, if that is a Python that can be run; else empty."""
     try:
         with open(program, "rb") as file:
             first = file.readline(4096)

@@ -31,13 +31,13 @@ _TORCH, _OURS = "torch.distributed", "rallypoint.elastic"
 _OF_TORCH = "torch.distributed.elastic.multiprocessing.errors"
 _NAMES = ("run", "launch", "launcher", "launcher.api")
 _handed_over: list[str] = []
-"""The name of the module whose `main` has handed over to torch; empty: none has."""
+"""The names of modules whose `main` has handed over to torch's; empty: none has."""
 
 
 def spec_of(name: str) -> ModuleSpec | None:
     """Return the spec of a module that replaces torch's of this name.
 
-    None: torch's own is wanted.
+    None: torch's own is wanted, since a `main` has handed over to it.
     """
     if _handed_over:
         return None
@@ -51,7 +51,7 @@ class _Loader(Loader):
         """Return None, so that `importlib` makes an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill the module with the names of Rallypoint's module."""
+        """Fill the module with what Rallypoint's has; what runs a job does so without the shim."""
         name = module.__name__.removeprefix(f"{_TORCH}.")
         ours = import_module(f"{_OURS}.{name}")
         for key, value in vars(ours).items():
@@ -90,9 +90,9 @@ def _without_shim(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _outside() -> Iterator[None]:
-    """Run a job within the block, without the shim in the environment.
+    """Take the shim out of the environment while the block runs a job.
 
-    Its failure can also be caught by the name that torch has for it.
+    The job's ChildFailedError can also be caught as torch's, if torch's is imported.
     """
     try:
         with left(os.environ):
@@ -105,9 +105,9 @@ def _outside() -> Iterator[None]:
 
 
 def _also(theirs: type[Exception]) -> type[ChildFailedError]:
-    """Return a class of failures that is also one of torch.
+    """Return a subclass of ChildFailedError and of torch's class of that name, `theirs`.
 
-    Other processes get Rallypoint's class alone.
+    Its objects are pickled as Rallypoint's ChildFailedError.
     """
 
     def reduced(error: ChildFailedError) -> tuple[object, ...]:
@@ -145,7 +145,7 @@ def _unknown_option(words: Sequence[str]) -> str:
 
 
 def _torchs(name: str) -> Any:
-    """Import and return torch's own module, which replaces this one for all later imports."""
+    """Import and return torch's own module of this name; from now on all imports get torch's."""
     _handed_over.append(name)
     for each in _NAMES:
         sys.modules.pop(f"{_TORCH}.{each}", None)

@@ -43,7 +43,7 @@ def _is_torchs(path: str) -> bool:
 
 
 def _leave() -> None:
-    """Remove the shim from the environment."""
+    """Remove the shim from the environment of this process, and so of what it starts."""
     for name in ("PATH", "PYTHONPATH"):
         paths = os.environ.get(name, "").split(os.pathsep)
         if _HERE in paths:
