@@ -1,10 +1,11 @@
 """ConfigMaps of one namespace, through the API server of Kubernetes.
 
 A call without an answer may have been executed, or may be executed later. So each call is one that
-may be repeated: a read, or a write whose author recognises its own version by a nonce.
+may be repeated: a read, a write whose author recognises its own version by a nonce, or the deletion
+of one version.
 
 The token and the CA certificate are files that the kubelet replaces while a pod runs: the token is
-read for each request, the certificate after each failure.
+read for each request, the certificate for each request without an open connection.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ Query = Mapping[str, str]
 
 NONE: Query = {}
 LIMIT_S = 5.0
-"""The limit of a call in seconds: half the usual time for which a leader may act without writing
-its record."""
+"""The default time limit of a call in seconds: half the usual time for which a leader may act
+without writing its record."""
 
 _KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
@@ -60,7 +61,7 @@ _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
 
 
 _SHOWN = 300
-"""The longest message of the API server that is shown, in characters."""
+"""The number of characters after which a shown message of the API server is cut."""
 
 
 class _Changed(TypedDict):
@@ -111,7 +112,7 @@ class Reply(NamedTuple):
 
 
 class ApiServer:
-    """The client of an API server.
+    """The client of an API server, for the ConfigMaps of one namespace.
 
     Blocks; for one thread at a time, except `abort`, which any thread may call.
     """
@@ -124,12 +125,15 @@ class ApiServer:
         self._not_before = 0.0
         """The monotonic time before which the server wants no request."""
         self.has_repeated = False
-        """Whether the last call was sent more than once, so that it may have been executed
-        twice."""
+        """Whether the last call may have been executed by an attempt without an answer, or with
+        the answer 503, before the last attempt."""
 
     @property
     def namespace(self) -> str:
-        """The namespace of the registers. Raises ParameterError if its file can't be read."""
+        """The namespace of the registers: the configured one, or else that in the file `namespace`.
+
+        Raises ParameterError if that file can't be read.
+        """
         if not self._namespace:
             self._namespace = self._file("namespace")
         return self._namespace
@@ -139,10 +143,10 @@ class ApiServer:
     ) -> Reply:
         """Send a GET, POST, PUT or DELETE for the ConfigMap `name`.
 
-        Without a name, for all of them. Return an answer with one of the statuses of `Reply`.
-        Raises RendezvousConnectionError if there is none, and AccessError if the service account's
-        token is refused, or may not do that. Raises ParameterError if no API server is there, or
-        the files of the service account are not.
+        Without a name: a GET lists them, and a POST creates one. Returns an answer with one of the
+        statuses of `Reply`. Raises RendezvousConnectionError if no such answer comes, and
+        AccessError if the service account's token is refused, or may not do that. Raises
+        ParameterError if no API server, no such namespace or no service account's file is there.
         """
         ends_at = time.monotonic() + self._limit_s
         self.has_repeated = False
@@ -182,7 +186,7 @@ class ApiServer:
             raise self._failed(error) from error
 
     def abort(self) -> None:
-        """End a call of another thread."""
+        """End the call or watch of another thread, which then fails or ends early."""
         if self._http is not None:
             self._http.abort()
 
@@ -317,7 +321,7 @@ def _parsed(data: bytes) -> Object:
 
 
 def _pause_s(answer: HttpReply) -> float:
-    """Return the pause in seconds that the server asks for, within limits; 1 s if it names none."""
+    """Return the pause in seconds that the server asks for, 0.1 to 10 s; 1 s if it names none."""
     text = answer.headers.get("Retry-After", "")
     return min(max(float(text), 0.1), _MAX_PAUSE_S) if text.isdecimal() else _PAUSE_S
 
