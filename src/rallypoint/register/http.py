@@ -109,7 +109,7 @@ def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
 
 
 class HttpConnection:
-    """A connection to a server that is opened when needed.
+    """A connection to one server; it is opened when a request needs it.
 
     Blocks; for one thread at a time, except `abort`, which any thread may call.
     """
@@ -374,7 +374,7 @@ def _dial(host: str, port: int, ends_at: float) -> socket.socket:
 
 
 def _left_s(ends_at: float) -> float:
-    """Return the remaining seconds. Raises TimeoutError when there are none."""
+    """Return the seconds until a monotonic time. Raises TimeoutError when there are none."""
     if (left_s := ends_at - time.monotonic()) <= 0:
         raise TimeoutError
     return left_s

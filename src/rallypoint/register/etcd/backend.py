@@ -108,7 +108,7 @@ class EtcdBackend(SwappingBackend):
         """Wait up to `timeout` seconds for another revision than `token`; return whether it may be.
 
         `token` None: the key did not exist. The caller then reads the key.
-        Returns True also when etcd can't be reached, and does not wait longer then.
+        Returns True also when etcd can't be reached, without waiting out the time.
         """
         ends_at = time.monotonic() + timeout
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 ATTEMPT_S = 2.0
-"""The time limit for one member's answer, in seconds. An election takes 1 to 2 s."""
+"""The default time limit for one member's answer, in seconds. An election takes 1 to 2 s."""
 LIMIT_S = 5.0
 """The limit of a call at all members together, in seconds: half the usual time for which a leader
 may act without writing its record."""
@@ -163,7 +163,8 @@ class Gateway:
 
         Raises RendezvousConnectionError, also for most refusals; AccessError for a user or password
         that etcd refuses, a user without the permission, or an unreadable password file. Raises
-        ParameterError if no endpoint is a usable etcd, or a file for TLS can't be used.
+        ParameterError if each endpoint has a lasting fault, as when it is no etcd, or for a TLS file
+        that can't be used.
         """
         ends_at = time.monotonic() + LIMIT_S
         self.has_repeated = False
@@ -283,7 +284,7 @@ class Gateway:
         self._cluster = cluster
 
     def _refusal(self, answer: dict[str, Any], status: int) -> Exception:
-        """Return the exception for an answer that is an error."""
+        """Return the exception for an error answer: HttpError if another member may do better."""
         said, code = _message(answer), answer.get("code")
         user = f"the user {self._config.user!r}" if self._config.user else "a client without a user"
         if code in _UNAVAILABLE:

@@ -163,7 +163,10 @@ def _lasts(gateway: Gateway, lease: int) -> bool:
 
 
 def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) -> int:
-    """Remove the registers that have not changed since this revision, and return their number."""
+    """Remove the registers unchanged since etcd had this global revision; return how many.
+
+    `limit`: the number of keys in one answer.
+    """
     first, found = f"{prefix}/jobs/", 0
     more = {"limit": str(limit), "keys_only": True, "max_mod_revision": str(revision)}
     for kv in _pages(gateway, first, f"{prefix}/jobs0", more):

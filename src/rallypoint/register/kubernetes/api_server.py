@@ -47,7 +47,7 @@ without writing its record."""
 _KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
 _PAUSE_S = 1.0
-"""The pause in seconds before a rejected request is sent again, if the server names none."""
+"""The pause in seconds after an answer 429 or 503, if the server names none in seconds."""
 _NOT_NOW = (429, 503)
 _OF_A_PROXY = (500, 502, 503, 504)
 """The HTTP statuses of a proxy whose API server is unreachable."""
@@ -89,7 +89,7 @@ class _Item(TypedDict):
 
 
 class _Answered(TypedDict):
-    """An object, a list or an error status, with the fields that are used."""
+    """An object, a list, an error status or a watch event, with the fields that are used."""
 
     metadata: NotRequired[_ListMetadata]
     items: NotRequired[list[_Item] | None]
@@ -146,7 +146,8 @@ class ApiServer:
         Without a name: a GET lists them, and a POST creates one. Returns an answer with one of the
         statuses of `Reply`. Raises RendezvousConnectionError if no such answer comes, and
         AccessError if the service account's token is refused, or may not do that. Raises
-        ParameterError if no API server, no such namespace or no service account's file is there.
+        ParameterError for a lasting fault: the server is no API server or not trusted, or the
+        namespace or a file of the service account is missing.
         """
         ends_at = time.monotonic() + self._limit_s
         self.has_repeated = False
@@ -167,7 +168,7 @@ class ApiServer:
         """Yield changes of the namespace's ConfigMaps, as the API server sends them.
 
         Ends after `seconds`, or earlier. `query` selects the ConfigMaps. An event of the type ERROR
-        has the status. Raises as `call`.
+        has the failure as its `object`. Raises as `call`.
         """
         watching = {"watch": "1", "timeoutSeconds": str(int(seconds) + 1)}
         request = self._request("GET", "", None, self._token(), {**query, **watching})
@@ -321,7 +322,7 @@ def _parsed(data: bytes) -> Object:
 
 
 def _pause_s(answer: HttpReply) -> float:
-    """Return the pause in seconds that the server asks for, 0.1 to 10 s; 1 s if it names none."""
+    """Return the pause in seconds for which the answer asks, but 0.1 to 10 s; 1 s if it gives none."""
     text = answer.headers.get("Retry-After", "")
     return min(max(float(text), 0.1), _MAX_PAUSE_S) if text.isdecimal() else _PAUSE_S
 

@@ -81,7 +81,7 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return "kubernetes"
 
     def check(self) -> None:
-        """Check that the register can be read, created and changed, without changing it.
+        """Check that the register can be read, created if missing, and changed; store nothing.
 
         Raises AccessError and ParameterError for faults that the user can fix, and
         RendezvousConnectionError.
@@ -104,7 +104,7 @@ class KubernetesRendezvousBackend(SwappingBackend):
         """Wait up to `timeout` seconds for another version than `token`; return whether it may be.
 
         `token` None: the ConfigMap had no version. The caller then reads it.
-        Returns True also when the API server can't be reached, and does not wait longer then.
+        Returns True also when the API server can't be reached, without waiting out the time.
         """
         ends_at = time.monotonic() + timeout
         wanted = [] if token is None else [token]

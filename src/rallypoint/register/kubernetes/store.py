@@ -87,7 +87,7 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
     """Remove the registers that have not changed for a week or more; return how many.
 
     One whose last change is not dated stays. `page` is the number of objects in one answer. Raises
-    as `ApiServer.call`, and UnreadableJsonError.
+    as `listed`, and KeyError, ValueError or TypeError for objects that can't be read.
     """
     found = 0
     for reply in listed(server, page):
@@ -105,8 +105,8 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
 def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
     """Yield the answers with the list of all registers, one for each page: only their metadata.
 
-    Ends early if a list is too old to be continued. Raises as `sweep`, and
-    RendezvousConnectionError after `MAX_PAGES` pages.
+    Ends early if a list is too old to be continued. Raises as `ApiServer.call`, and
+    RendezvousConnectionError if it goes on after `MAX_PAGES` pages.
     """
     query = {
         "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
