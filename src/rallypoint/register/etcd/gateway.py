@@ -161,10 +161,10 @@ class Gateway:
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of the first member that answers.
 
-        Raises RendezvousConnectionError, also for most refusals; AccessError for a user or password
-        that etcd refuses, a user without the permission, or an unreadable password file. Raises
-        ParameterError if each endpoint has a lasting fault, as when it is no etcd, or for a TLS file
-        that can't be used.
+        Raises RendezvousConnectionError, also for most refusals. Raises AccessError if a user,
+        password or permission is wrong or missing, or the password file can't be read. Raises
+        ParameterError if each endpoint has a lasting fault, as when it is no etcd, or if a file for
+        TLS can't be used.
         """
         ends_at = time.monotonic() + LIMIT_S
         self.has_repeated = False

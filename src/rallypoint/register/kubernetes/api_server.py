@@ -322,7 +322,7 @@ def _parsed(data: bytes) -> Object:
 
 
 def _pause_s(answer: HttpReply) -> float:
-    """Return the pause in seconds for which the answer asks, but 0.1 to 10 s; 1 s if it gives none."""
+    """Return the pause in seconds for which the answer asks, but 0.1 to 10 s; 1 s if for none."""
     text = answer.headers.get("Retry-After", "")
     return min(max(float(text), 0.1), _MAX_PAUSE_S) if text.isdecimal() else _PAUSE_S
 
