@@ -120,7 +120,7 @@ class HttpConnection:
         self._wire: _Wire | None = None
         self._has_answered = False
         self.has_repeated = False
-        """Whether the last `ask` sent its request twice; then it may have been executed twice."""
+        """Whether the last `ask` tried twice; its request may then have been executed twice."""
         self._address, self._tls, self._kind = split_endpoint(endpoint, 0), tls, kind
 
     @property

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # It makes the backends.
     from rallypoint.register.etcd.store import EtcdEngine
 
 MAX_STATE = 1 << 20
-"""The longest state in bytes. etcd takes requests of 1.5 MiB as a rule."""
+"""The longest state in bytes. etcd takes requests of at most 1.5 MiB by default."""
 _AGAIN_S = 0.5
 
 

@@ -58,7 +58,7 @@ class LeaseEndedError(RendezvousConnectionError):
 
 
 class _Failure(NamedTuple):
-    """Why a member was passed over. The error itself would keep the connections in a cycle."""
+    """The failure of a member, as text: the error itself would keep connections in a cycle."""
 
     endpoint: str
     why: str

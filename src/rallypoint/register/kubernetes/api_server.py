@@ -107,7 +107,7 @@ class Reply(NamedTuple):
 
     @property
     def items(self) -> list[Object]:
-        """The objects of a list."""
+        """The objects, if the answer is a list; else empty."""
         return self.body.get("items") or []
 
 

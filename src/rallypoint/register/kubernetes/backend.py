@@ -28,7 +28,7 @@ from rallypoint.register.swapping import Stored, Swapped, SwappingBackend
 from rallypoint.register.version_file import VersionFormat, register_name
 
 MAX_STATE = 1_000_000
-"""The longest state in bytes. A ConfigMap takes 1 MiB."""
+"""The longest state in bytes. A ConfigMap takes at most 1 MiB."""
 LABELS = {
     "app.kubernetes.io/managed-by": "rallypoint",
     "app.kubernetes.io/component": "register",
