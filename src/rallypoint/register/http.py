@@ -39,7 +39,7 @@ _CUT_OFF = "its answer is cut off"
 
 
 class HttpError(Exception):
-    """The failure of a request at one server; another server may carry it out."""
+    """The failure of a request at one server; another server may carry out the request."""
 
     def __init__(self, why: str, *, is_lasting: bool = False) -> None:
         """`is_lasting`: a retry fails as well, until somebody changes something."""
@@ -49,7 +49,7 @@ class HttpError(Exception):
         """Whether the server may have executed the request."""
 
     def when_sent(self, was_sent: bool) -> Self:
-        """Set whether the server may have executed the request, and return the error."""
+        """Set whether the server may have executed the request, and return this error."""
         self.was_sent = was_sent
         return self
 
@@ -73,10 +73,10 @@ class HttpReply(NamedTuple):
 
 
 class ServerKind(NamedTuple):
-    """The words about this kind of server, for errors."""
+    """The words about a kind of server, such as etcd, for errors."""
 
     name: str
-    """The text for a server of another kind, such as `no etcd`."""
+    """The text for a server that is not of this kind, such as `no etcd`."""
     plain: str
     """The option that chooses a connection without TLS, such as `protocol=http`."""
     by_tls: str
@@ -84,9 +84,10 @@ class ServerKind(NamedTuple):
 
 
 def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
-    """Return a TLS context with these files.
+    """Return a client's TLS context: `cacert` is the file of authorities for the server.
 
-    Empty: no file, and for `cacert` the system's authorities. Raises ParameterError for an unusable
+    `cert` and `key` are the files of the client's certificate and key. Empty: the system's
+    authorities; no client certificate; the key is in `cert`. Raises ParameterError for an unusable
     file.
     """
     import ssl  # Costs more than all else that this imports.
@@ -108,18 +109,18 @@ def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
 
 
 class HttpConnection:
-    """A connection to a server that is opened when needed.
+    """A connection to one server; it is opened when a request needs it.
 
     Blocks; for one thread at a time, except `abort`, which any thread may call.
     """
 
     def __init__(self, endpoint: str, tls: SSLContext | None, kind: ServerKind) -> None:
-        """Make a connection to HOST:PORT. Does no I/O."""
+        """Prepare a connection to `endpoint`, HOST:PORT; `tls` None: without TLS. Does no I/O."""
         self._connection: HTTPConnection | None = None
         self._wire: _Wire | None = None
         self._has_answered = False
         self.has_repeated = False
-        """Whether the last request was sent twice, and so may have been executed twice."""
+        """Whether the last `ask` tried twice; its request may then have been executed twice."""
         self._address, self._tls, self._kind = split_endpoint(endpoint, 0), tls, kind
 
     @property
@@ -282,19 +283,19 @@ class HttpConnection:
     def _closed(self, other: str) -> HttpError:
         """Return the error for a connection that the server closed.
 
-        `other` is the alternative to suggest if the server never answered; empty: none.
+        `other` is the option to suggest if the server never answered this client; empty: none.
         """
         hint = f" (does it want {other}?)" if other and not self._has_answered else ""
         return HttpError(f"it closes the connection{hint}")
 
 
 class _Wire:
-    """A connected socket, as `http.client` uses one. Each operation on it ends at `ends_at`."""
+    """A connected socket, as `http.client` uses one. Each operation on it ends by `ends_at`."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self.ends_at = 0.0
-        """The time on the monotonic clock at which an operation ends."""
+        """The time on the monotonic clock by which an operation must end."""
         self._left, self._what = 0, ""
 
     def allow(self, size: int, what: str) -> None:
@@ -313,7 +314,7 @@ class _Wire:
         return io.BufferedReader(_Received(self))
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Receive more bytes, and return their number.
+        """Receive bytes into the buffer, and return their number; 0: the server has closed.
 
         Raises TimeoutError after `ends_at`, and HttpError when all allowed bytes were received
         before.
@@ -352,7 +353,11 @@ class _Received(io.RawIOBase):
 
 
 def _dial(host: str, port: int, ends_at: float) -> socket.socket:
-    """Connect to the first address that accepts; the addresses share the time equally."""
+    """Connect to the first address that accepts.
+
+    Each gets an equal share of the time that is left to it and those after it, until the monotonic
+    time `ends_at`.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, address) in enumerate(found):
         connecting = socket.socket(family, kind, protocol)
@@ -369,7 +374,7 @@ def _dial(host: str, port: int, ends_at: float) -> socket.socket:
 
 
 def _left_s(ends_at: float) -> float:
-    """Return the remaining seconds. Raises TimeoutError when there are none."""
+    """Return the seconds until a monotonic time. Raises TimeoutError when there are none."""
     if (left_s := ends_at - time.monotonic()) <= 0:
         raise TimeoutError
     return left_s

@@ -14,7 +14,7 @@ from msgspec import Meta
 from rallypoint.core.json_reader import UnreadableJsonError, check_kind
 
 Number = Annotated[str, Meta(pattern=r"^-?[0-9]{1,20}\Z")]
-"""An integer of 64 bits, which the gateway writes as text; fields that are zero are left out."""
+"""The text of an integer of 64 bits. The gateway leaves out fields that are zero."""
 
 
 class _Header(TypedDict):
@@ -113,9 +113,9 @@ _FORMS: dict[str, Any] = {
 
 
 def check_answer(path: str, body: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Check that the answer to a request of etcd's gateway has the fields that are used.
+    """Check the fields that are used in the answer of etcd's gateway to a request.
 
-    Raises UnreadableJsonError.
+    `path` and `body` are those of the request. Raises UnreadableJsonError.
     """
     check_kind(answer, _FORMS.get(path, _Answer))
     if path == "/v3/kv/range":
@@ -127,8 +127,8 @@ def check_answer(path: str, body: dict[str, Any], answer: dict[str, Any]) -> Non
 def next_key(page: dict[str, Any], begin: bytes) -> bytes | None:
     """Return the key from which the next page of a range is read; None after the last page.
 
-    `begin` is the first key of this page. Raises UnreadableJsonError for an answer after which the
-    pages would never end.
+    `page` is the answer for this page, and `begin` the key from which it was asked for. Raises
+    UnreadableJsonError if its last key is before `begin`.
     """
     if not page.get("more"):
         return None
@@ -139,7 +139,10 @@ def next_key(page: dict[str, Any], begin: bytes) -> bytes | None:
 
 
 def _check_responses(body: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Check that a transaction has one response for each of its operations, and valid ranges."""
+    """Check that each operation of a transaction's executed branch has a response.
+
+    Checks the responses to ranges, too. Raises UnreadableJsonError.
+    """
     asked = body.get("success" if answer.get("succeeded") else "failure", ())
     responses = answer.get("responses", [])
     if len(responses) != len(asked):

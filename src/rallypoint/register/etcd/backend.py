@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # It makes the backends.
     from rallypoint.register.etcd.store import EtcdEngine
 
 MAX_STATE = 1 << 20
-"""The longest state in bytes. etcd takes requests of 1.5 MiB as a rule."""
+"""The longest state in bytes. etcd takes requests of at most 1.5 MiB by default."""
 _AGAIN_S = 0.5
 
 
@@ -50,11 +50,11 @@ class EtcdBackend(SwappingBackend):
         attempt_s: float = ATTEMPT_S,
         records: EtcdEngine | None = None,
     ) -> None:
-        """`token`: the job's, by which versions are authenticated; None: they are not.
+        """`token`: the job's secret, which authenticates versions; None: they are not.
 
-        `attempt_s`: the seconds after which another member of etcd is asked. `records`: the engine
-        whose connection and reads this register shares; None: it has its own. Does no I/O. Raises
-        ParameterError for an empty run id.
+        `attempt_s`: the seconds without an answer after which another member of etcd is asked.
+        `records`: the engine whose connection and reads this register shares; None: it has its own.
+        Does no I/O. Raises ParameterError for an empty run id.
         """
         layout = VersionFormat(run_id, token, "another etcd_prefix")
         super().__init__(run_id, key_of(config.prefix, run_id), layout)
@@ -97,14 +97,18 @@ class EtcdBackend(SwappingBackend):
         return explained()
 
     def try_writing(self) -> None:
-        """Check that etcd would take a version, without storing one. Raises as `get_state`."""
+        """Check that etcd would store a version now, without storing one.
+
+        Raises RendezvousConnectionError.
+        """
         with explained():
             self._gateway.call("/v3/kv/txn", swap_of_nothing(self._key))
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Wait until the key may have another revision than `token`; see `WakingBackend`.
+        """Wait up to `timeout` seconds for another revision than `token`; return whether it may be.
 
-        A watch wakes the caller, which reads the key. True also when etcd can't be reached.
+        `token` None: the key did not exist. The caller then reads the key.
+        Returns True also when etcd can't be reached, without waiting out the time.
         """
         ends_at = time.monotonic() + timeout
         try:
@@ -122,12 +126,15 @@ class EtcdBackend(SwappingBackend):
             return True
 
     def stop_waiting(self) -> None:
-        """End a wait of another thread."""
+        """End another thread's `wait_for_change` early. No further wait is meant to follow."""
         self._is_stopped = True
         self._watching.abort()
 
     def _lease(self) -> int:
-        """Return the id of the etcd lease with which the next version is stored; 0: it has none."""
+        """Return the id of the etcd lease for the next version: 0, which is none.
+
+        A subclass may give versions a lease.
+        """
         return 0
 
 
@@ -153,9 +160,9 @@ def if_unchanged(key: str, revision: int) -> dict[str, str]:
 
 
 def number_given(answer: dict[str, Any]) -> int:
-    """Return how often the key of this put was put since it was created: 1, 2, 3 and so on.
+    """Return the version that a put gave its key: 1 if it created the key, then 2, 3 and so on.
 
-    The request has asked for the previous value, whose version is one less.
+    `answer` is that to the put, which has asked for the previous value (`prev_kv`).
     """
     return int(answer.get("prev_kv", {}).get("version", "0")) + 1
 
@@ -181,9 +188,10 @@ def revision_of(answer: dict[str, Any]) -> int:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise refusals and unreadable answers of etcd as RendezvousConnectionError.
+    """Turn errors of etcd within the block into RendezvousConnectionError.
 
-    The caller may retry: an administrator may fix users and proxies.
+    They are AccessError, ParameterError and those of answers that do not parse. The caller may
+    retry: an administrator may fix users and proxies.
     """
     try:
         yield

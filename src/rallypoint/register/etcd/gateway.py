@@ -1,8 +1,8 @@
-"""Calls of etcd's JSON gateway: whichever member answers is asked, one after the other.
+"""Calls of etcd's JSON gateway: the members are asked one after the other, until one answers.
 
-A call that got no answer may have been executed, or may be executed later. So each is one that may
-be repeated at another member: a read, or a transaction whose writer knows its own version by a
-nonce. Reads are linearizable, as is the default of etcd.
+A call that got no answer may have been executed, or may be executed later, and is repeated at
+another member. So each must do no harm then: a writer knows its own version by a nonce. Reads are
+linearizable, as is the default of etcd.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 ATTEMPT_S = 2.0
-"""The time limit for one member's answer, in seconds. An election takes 1 to 2 s."""
+"""The default time limit for one member's answer, in seconds. An election takes 1 to 2 s."""
 LIMIT_S = 5.0
-"""The limit of a call at all members, in seconds: half the usual time for which a leader may act
-without writing its record."""
+"""The limit of a call at all members together, in seconds: half the usual time for which a leader
+may act without writing its record."""
 STATUS_S = 0.5
-"""The last part of `LIMIT_S`, in seconds, in which members are asked for their leader."""
+"""The seconds at the end of `LIMIT_S` in which members are asked whether etcd has a leader, if none
+has answered the call."""
 _SHOWN = 300
-"""The longest message of etcd that is shown, in characters."""
+"""The number of characters after which a shown message of etcd is cut."""
 
 _AUTHENTICATION_IS_OFF = "authentication is not enabled"
 _UNAVAILABLE = (1, 4, 10, 14)
@@ -47,7 +48,7 @@ _KIND = ServerKind("no etcd", "protocol=http", "protocol=https")
 _WATCH = "/v3/watch"
 _SHOWN_BYTES = 60
 _OWN = "etcdserver: "
-"""The beginning of messages of etcd itself, as of its answers with status 404."""
+"""A text that is in messages of etcd itself. An answer 404 without it is not etcd's."""
 _OF_A_PROXY = (502, 503, 504)
 """The HTTP statuses of a proxy whose etcd member is unreachable."""
 
@@ -57,7 +58,7 @@ class LeaseEndedError(RendezvousConnectionError):
 
 
 class _Failure(NamedTuple):
-    """Why a member was passed over. The error itself would keep the connections in a cycle."""
+    """The failure of a member, as text: the error itself would keep connections in a cycle."""
 
     endpoint: str
     why: str
@@ -74,7 +75,10 @@ class EtcdMember(HttpConnection):
         super().__init__(endpoint, tls, _KIND)
 
     def post(self, path: str, body: Any, token: str, limit_s: float) -> tuple[int, dict[str, Any]]:
-        """Return the HTTP status, and the JSON of the answer. Raises HttpError."""
+        """POST the body as JSON, with the login token; return the HTTP status and the JSON answer.
+
+        An empty token is not sent. Raises HttpError.
+        """
         answer = self.ask(_request(path, body, token), limit_s)
         return answer.status, self._parsed(answer.status, answer.data)
 
@@ -83,7 +87,8 @@ class EtcdMember(HttpConnection):
     ) -> Generator[dict[str, Any], None, None]:
         """Yield the JSON objects of a watch's endless answer, one for each line.
 
-        Ends after `limit_s` seconds. Raises HttpError. See `HttpConnection.lines`.
+        Ends after `limit_s` seconds. Raises HttpError, also if the member ends the answer. See
+        `HttpConnection.lines`.
         """
         request = _request(_WATCH, body, token)
         with closing(self.lines(request, limit_s, line_limit_s)) as lines:
@@ -133,29 +138,33 @@ def _request(path: str, body: Any, token: str) -> HttpRequest:
 
 
 class Gateway:
-    """The client of an etcd cluster. Blocks; for one thread at a time."""
+    """The client of an etcd cluster.
+
+    Blocks; for one thread at a time, except `abort`, which any thread may call.
+    """
 
     def __init__(self, config: EtcdConfig, attempt_s: float = ATTEMPT_S) -> None:
         """Keep the configuration. Does no I/O."""
         self._config, self._attempt_s = config, attempt_s
         self._members: list[EtcdMember] = []
         self._at = 0
-        """The index of the member to ask next: the one that answered last, or the one after a
-        failure."""
+        """The index of the member to ask next: the one asked last, or the one after it if that
+        failed."""
         self._token = ""
         self._is_open = False
         """Whether etcd has said that its authentication is off, so that no login is needed."""
         self._cluster = ""
         self.has_repeated = False
-        """Whether the last call was sent more than once, so that it may have been executed
-        twice."""
+        """Whether the last call may have been executed by an attempt that failed, as when no
+        answer came. If another attempt was answered, it may have been executed twice."""
 
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of the first member that answers.
 
-        Raises RendezvousConnectionError, also for most refusals; AccessError for a user or password
-        that etcd refuses, or a password file that can't be read. Raises ParameterError if no
-        endpoint is a usable etcd, or a file for TLS can't be used.
+        Raises RendezvousConnectionError, also for most refusals. Raises AccessError if a user,
+        password or permission is wrong or missing, or the password file can't be read. Raises
+        ParameterError if each endpoint has a lasting fault, as when it is no etcd, or if a file for
+        TLS can't be used.
         """
         ends_at = time.monotonic() + LIMIT_S
         self.has_repeated = False
@@ -175,10 +184,10 @@ class Gateway:
         raise self._failed(failures, ends_at)
 
     def watch(self, key: str, revision: int, seconds: float, end: str = "") -> bool:
-        """Wait for a change of a key from this revision on; return whether there may be one.
+        """Wait up to `seconds` for a change of a key from this revision on; False: there was none.
 
-        With `end` it watches all keys from `key` to before `end`. Waits for at most `seconds`.
-        Raises as `call`.
+        True: there may be one. With `end` it watches all keys from `key` to before `end`. Asks one
+        member only. Raises as `call`.
         """
         request = {"key": encoded(key), "start_revision": str(revision), "range_end": encoded(end)}
         begins_by = time.monotonic() + min(self._attempt_s, seconds)
@@ -199,7 +208,7 @@ class Gateway:
         return False
 
     def abort(self) -> None:
-        """End a call of another thread."""
+        """End the call or watch of another thread, which then fails or ends early."""
         for member in self._members:
             member.abort()
 
@@ -248,9 +257,9 @@ class Gateway:
             raise self._member.not_understood(error) from None
 
     def _authenticated(self, ends_at: float) -> str:
-        """Return the token of the user's login, after a login if there is none.
+        """Return the login token, after a login if there is none yet.
 
-        Empty: none is needed.
+        Empty: no login is needed, since no user is configured or etcd's authentication is off.
         """
         config = self._config
         if not config.user or self._token or self._is_open:
@@ -266,7 +275,7 @@ class Gateway:
         return self._token
 
     def _check_cluster(self, answer: dict[str, Any]) -> None:
-        """Raise HttpError if the endpoints belong to two clusters, which would be two registers."""
+        """Raise HttpError if the answer is from another etcd cluster than the answer before it."""
         headed = answer if "header" in answer else answer.get("result", {})
         cluster = str(headed.get("header", {}).get("cluster_id", ""))
         if self._cluster not in ("", cluster):
@@ -275,7 +284,7 @@ class Gateway:
         self._cluster = cluster
 
     def _refusal(self, answer: dict[str, Any], status: int) -> Exception:
-        """Return the exception for an answer that is an error."""
+        """Return the exception for an error answer: HttpError if another member may do better."""
         said, code = _message(answer), answer.get("code")
         user = f"the user {self._config.user!r}" if self._config.user else "a client without a user"
         if code in _UNAVAILABLE:
@@ -295,15 +304,16 @@ class Gateway:
         )
 
     def _passed_over(self, error: HttpError) -> _Failure:
-        """Note the failure of a member, and make the next member the one to ask."""
+        """Return the failure of the present member, and make the next member the one to ask."""
         where = self._config.endpoints[self._at]
         self._at = (self._at + 1) % len(self._config.endpoints)
         return _Failure(where, str(error), error.is_lasting)
 
     def _failed(self, failures: list[_Failure], ends_at: float) -> Exception:
-        """Return the error for a call that no member answered.
+        """Return the error for a call or watch that failed at each member that was asked.
 
-        Asks the members for their leader until `ends_at`.
+        Unless all these failures are lasting, it asks the members until `ends_at` whether etcd has
+        a leader; the first answer counts.
         """
         whys = {failure.why for failure in failures}
         each = "; ".join(f"{failure.endpoint}: {failure.why}" for failure in failures)
@@ -356,7 +366,7 @@ def decoded(text: str) -> bytes:
 
 
 def _with_password(config: EtcdConfig) -> str:
-    """Return the text about a password that etcd refuses, with the fix."""
+    """Return the part of a message about a refused or missing password, with the fix."""
     if config.password_file:
         return f"with this password: see what is in password_file={config.password_file}"
     fix = f"password_file=FILE in {named.rdzv_conf}, or {password_variable('etcd')}"
@@ -366,7 +376,7 @@ def _with_password(config: EtcdConfig) -> str:
 
 
 def _password(config: EtcdConfig) -> str:
-    """Return the password. Its file is read for each login, since the password may have changed.
+    """Return the password. A password file is read anew for each login, since it may change.
 
     Raises AccessError if the file can't be read.
     """
@@ -386,7 +396,7 @@ def _message(answer: dict[str, Any]) -> str:
 
 
 def _is_unavailable(line: dict[str, Any]) -> bool:
-    """Return whether the member can't serve a watch now. Another one may."""
+    """Return whether a line of a watch says that its member can't serve it now; another may."""
     error = line.get("error")
     return isinstance(error, dict) and error.get("code", error.get("grpc_code")) in _UNAVAILABLE
 

@@ -28,7 +28,7 @@ FIELDS = {
     "key": "key",
     "ssl_cert_key": "key",
 }
-"""The field of `EtcdConfig` for each key."""
+"""The field of `EtcdConfig` for each key of `--rdzv-conf`; two keys may be for one field."""
 _FILES = ("password_file", "cacert", "cert", "key")
 _PROTOCOLS = ("http", "https")
 
@@ -43,15 +43,15 @@ class EtcdConfig(Struct, frozen=True):
     prefix: str = "/rallypoint"
     """The prefix of all keys; it begins with a slash and does not end with one."""
     user: str = ""
-    """The user name; empty: etcd requires none."""
+    """The user name; empty: Rallypoint does not log in."""
     password: str = ""
     password_file: str = ""
-    """A file with the password, instead of `password`."""
+    """The path of a file with the password, instead of `password`; empty: none."""
     cacert: str = ""
     """The file of the CA certificate; empty: the system's certificates."""
     cert: str = ""
     key: str = ""
-    """The file of the private key; empty: it is in the file of the certificate."""
+    """The file of the private key for `cert`; empty: it is in the file `cert`, too."""
 
     def __str__(self) -> str:
         return ",".join(self.endpoints)
@@ -68,8 +68,8 @@ def read_etcd(
 ) -> EtcdConfig:
     """Return the configuration of an etcd, from its endpoints and settings.
 
-    `endpoints` are separated by commas. `conf` has keys of `FIELDS`. Raises UsageError, whose text
-    names what was given.
+    `endpoints` are separated by commas. `conf` has keys of `FIELDS`. `absolute_path` makes paths of
+    files absolute. Raises UsageError, whose text names what was given.
     """
     given: dict[str, Any] = {}
     for name, text in conf.items():

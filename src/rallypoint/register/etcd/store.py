@@ -38,11 +38,11 @@ from rallypoint.register.version_file import is_register
 RETENTION_S = 7 * 86400
 SWEEP_PAGE = 500
 PAGE = 200
-"""The number of records in one request; a record is usually below 1 KB."""
+"""The largest number of records in one answer; a record is usually below 1 KB."""
 FRESH_S = 0.25
-"""The age in seconds up to which the records of all jobs that were read at once are used again."""
+"""The seconds for which a reading of the records of all jobs is used again."""
 _ATTEMPTS = 2.5
-"""The number of members that can be asked within the wanted limit of a call."""
+"""How many attempts at one member each fit into the wanted time limit of a call."""
 _REGISTER = re.compile(rb"rallypoint-.*-[0-9a-f]{32}")
 _MARK = re.compile(rb"(\d{1,19}) (\d{1,19})")
 
@@ -56,13 +56,14 @@ class EtcdEngine:
         self.config, self._run_id = read_etcd(where, settings), use.run_id
         self._attempt_s = min(ATTEMPT_S, use.limit_s / _ATTEMPTS)
         self.gateway = Gateway(self.config, self._attempt_s)
-        """The client that all registers share, so that a hanging member delays them only once."""
+        """The client that all registers share for reads and writes, but not for waits. So a hanging
+        member delays them only once."""
         self._jobs = f"{self.config.prefix}/jobs/"
         self._opened: set[str] = set()
         """The run ids of the registers that were opened."""
         self._changed = ChangedRecords(self._run_id_of)
         self._kvs: dict[str, dict[str, Any]] = {}
-        """The stored values by key, as of `_read_at`."""
+        """The key-value pairs of all jobs by key, as read at the monotonic time `_read_at`."""
         self._read_at = 0.0
 
     @property
@@ -100,9 +101,10 @@ class EtcdEngine:
                 yield name, kv["mod_revision"]
 
     def newest(self, key: str, after: float) -> dict[str, Any] | None:
-        """Return the key-value pair of a job's record, read after this monotonic time.
+        """Return etcd's key-value pair of a job's record; None if there is none.
 
-        None if there is none. With several jobs, one read of all records serves them for `FRESH_S`.
+        It is read now if this engine has opened one register only. Else one reading of all records
+        serves for `FRESH_S`, if it began after the monotonic time `after`.
         """
         if len(self._opened) < 2:
             return self._one(key)
@@ -125,10 +127,10 @@ class EtcdEngine:
 
 
 def sweep(gateway: Gateway, prefix: str, page: int = SWEEP_PAGE) -> int:
-    """Remove the registers that have not changed for a week or more, and return their number.
+    """Remove the registers unchanged since the mark in etcd, if it is a week old; return how many.
 
-    A mark in etcd says which registers are that old when its lease ends. Returns 0 while the lease
-    lasts; else it sets the next mark. `page` is the number of keys in one request. Raises as
+    A lease of a week shows that. Returns 0 while it lasts, or if there was no mark. Unless it
+    lasts, this sets the next mark. `page` is the number of keys in one answer. Raises as
     `Gateway.call`, and UnreadableJsonError.
     """
     name = encoded(f"{prefix}/mark")
@@ -161,7 +163,10 @@ def _lasts(gateway: Gateway, lease: int) -> bool:
 
 
 def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) -> int:
-    """Remove the registers that have not changed since this revision, and return their number."""
+    """Remove the registers unchanged since etcd had this global revision; return how many.
+
+    `limit`: the number of keys in one answer.
+    """
     first, found = f"{prefix}/jobs/", 0
     more = {"limit": str(limit), "keys_only": True, "max_mod_revision": str(revision)}
     for kv in _pages(gateway, first, f"{prefix}/jobs0", more):
@@ -181,7 +186,10 @@ def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) 
 def _pages(
     gateway: Gateway, first: str, end: str, more: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the key-value pairs from the key `first` to before `end`, page by page."""
+    """Yield etcd's key-value pairs from the key `first` to before `end`; reads page by page.
+
+    `more`: further fields of each request, such as `limit`.
+    """
     begin: bytes | None = first.encode()
     while begin is not None:
         request = {"key": encoded(begin), "range_end": encoded(end), **more}

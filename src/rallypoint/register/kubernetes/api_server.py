@@ -1,10 +1,11 @@
 """ConfigMaps of one namespace, through the API server of Kubernetes.
 
 A call without an answer may have been executed, or may be executed later. So each call is one that
-may be repeated: a read, or a write whose author recognises its own version by a nonce.
+may be repeated: a read, a write whose author recognises its own version by a nonce, or the deletion
+of one version.
 
 The token and the CA certificate are files that the kubelet replaces while a pod runs: the token is
-read for each request, the certificate after each failure.
+read for each request, the certificate for each request without an open connection.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ Query = Mapping[str, str]
 
 NONE: Query = {}
 LIMIT_S = 5.0
-"""The limit of a call in seconds: half the usual time for which a leader may act without writing
-its record."""
+"""The default time limit of a call in seconds: half the usual time for which a leader may act
+without writing its record."""
 
 _KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
 _PAUSE_S = 1.0
-"""The pause in seconds before a rejected request is sent again, if the server names none."""
+"""The pause in seconds after an answer 429 or 503, if the server names none in seconds."""
 _NOT_NOW = (429, 503)
 _OF_A_PROXY = (500, 502, 503, 504)
 """The HTTP statuses of a proxy whose API server is unreachable."""
@@ -60,7 +61,7 @@ _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
 
 
 _SHOWN = 300
-"""The longest message of the API server that is shown, in characters."""
+"""The number of characters after which a shown message of the API server is cut."""
 
 
 class _Changed(TypedDict):
@@ -88,7 +89,7 @@ class _Item(TypedDict):
 
 
 class _Answered(TypedDict):
-    """An object, a list or an error status, with the fields that are used."""
+    """An object, a list, an error status or a watch event, with the fields that are used."""
 
     metadata: NotRequired[_ListMetadata]
     items: NotRequired[list[_Item] | None]
@@ -106,12 +107,12 @@ class Reply(NamedTuple):
 
     @property
     def items(self) -> list[Object]:
-        """The objects of a list."""
+        """The objects, if the answer is a list; else empty."""
         return self.body.get("items") or []
 
 
 class ApiServer:
-    """The client of an API server.
+    """The client of an API server, for the ConfigMaps of one namespace.
 
     Blocks; for one thread at a time, except `abort`, which any thread may call.
     """
@@ -124,12 +125,15 @@ class ApiServer:
         self._not_before = 0.0
         """The monotonic time before which the server wants no request."""
         self.has_repeated = False
-        """Whether the last call was sent more than once, so that it may have been executed
-        twice."""
+        """Whether the last call may have been executed by an attempt without an answer, or with
+        the answer 503, before the last attempt."""
 
     @property
     def namespace(self) -> str:
-        """The namespace of the registers. Raises ParameterError if its file can't be read."""
+        """The namespace of the registers: the configured one, or else that in the file `namespace`.
+
+        Raises ParameterError if that file can't be read.
+        """
         if not self._namespace:
             self._namespace = self._file("namespace")
         return self._namespace
@@ -139,10 +143,11 @@ class ApiServer:
     ) -> Reply:
         """Send a GET, POST, PUT or DELETE for the ConfigMap `name`.
 
-        Without a name, for all of them. Return an answer with one of the statuses of `Reply`.
-        Raises RendezvousConnectionError if there is none, and AccessError if the service account's
-        token is refused, or may not do that. Raises ParameterError if no API server is there, or
-        the files of the service account are not.
+        Without a name: a GET lists them, and a POST creates one. Returns an answer with one of the
+        statuses of `Reply`. Raises RendezvousConnectionError if no such answer comes, and
+        AccessError if the service account's token is refused, or may not do that. Raises
+        ParameterError for a lasting fault: the server is no API server or not trusted, or the
+        namespace or a file of the service account is missing.
         """
         ends_at = time.monotonic() + self._limit_s
         self.has_repeated = False
@@ -163,7 +168,7 @@ class ApiServer:
         """Yield changes of the namespace's ConfigMaps, as the API server sends them.
 
         Ends after `seconds`, or earlier. `query` selects the ConfigMaps. An event of the type ERROR
-        has the status. Raises as `call`.
+        has the failure as its `object`. Raises as `call`.
         """
         watching = {"watch": "1", "timeoutSeconds": str(int(seconds) + 1)}
         request = self._request("GET", "", None, self._token(), {**query, **watching})
@@ -182,7 +187,7 @@ class ApiServer:
             raise self._failed(error) from error
 
     def abort(self) -> None:
-        """End a call of another thread."""
+        """End the call or watch of another thread, which then fails or ends early."""
         if self._http is not None:
             self._http.abort()
 
@@ -317,7 +322,7 @@ def _parsed(data: bytes) -> Object:
 
 
 def _pause_s(answer: HttpReply) -> float:
-    """Return the pause in seconds that the server asks for, within limits; 1 s if it names none."""
+    """Return the pause in seconds for which the answer asks, but 0.1 to 10 s; 1 s if for none."""
     text = answer.headers.get("Retry-After", "")
     return min(max(float(text), 0.1), _MAX_PAUSE_S) if text.isdecimal() else _PAUSE_S
 

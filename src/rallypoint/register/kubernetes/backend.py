@@ -28,7 +28,7 @@ from rallypoint.register.swapping import Stored, Swapped, SwappingBackend
 from rallypoint.register.version_file import VersionFormat, register_name
 
 MAX_STATE = 1_000_000
-"""The longest state in bytes. A ConfigMap takes 1 MiB."""
+"""The longest state in bytes. A ConfigMap takes at most 1 MiB."""
 LABELS = {
     "app.kubernetes.io/managed-by": "rallypoint",
     "app.kubernetes.io/component": "register",
@@ -66,9 +66,10 @@ class KubernetesRendezvousBackend(SwappingBackend):
     ) -> None:
         """`config`: see `kubernetes_config`.
 
-        `token`: the job's, by which versions are authenticated; None: they are not. `limit_s`: of
-        each request, in seconds. `server`: the connection of other registers, which this one
-        shares; None: it gets its own. Does no I/O. Raises ParameterError for an empty run id.
+        `token`: the job's secret, which authenticates versions; None: they are not. `limit_s`: the
+        time limit of each request, in seconds. `server`: the client that this register shares with
+        others, with its own limit; None: it gets its own. Does no I/O. Raises ParameterError for an
+        empty run id.
         """
         super().__init__(run_id, name_of(run_id), VersionFormat(run_id, token, "another namespace"))
         self._server = ApiServer(config, limit_s) if server is None else server
@@ -80,7 +81,7 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return "kubernetes"
 
     def check(self) -> None:
-        """Check that the register can be read, created and changed, without changing it.
+        """Check that the register can be read, created if missing, and changed; store nothing.
 
         Raises AccessError and ParameterError for faults that the user can fix, and
         RendezvousConnectionError.
@@ -100,10 +101,10 @@ class KubernetesRendezvousBackend(SwappingBackend):
             self.check()
 
     def wait_for_change(self, token: Token | None, timeout: float) -> bool:
-        """Wait until the ConfigMap may have another version than `token`; see `WakingBackend`.
+        """Wait up to `timeout` seconds for another version than `token`; return whether it may be.
 
-        A watch wakes the caller, which reads the ConfigMap. True also when the API server can't be
-        reached.
+        `token` None: the ConfigMap had no version. The caller then reads it.
+        Returns True also when the API server can't be reached, without waiting out the time.
         """
         ends_at = time.monotonic() + timeout
         wanted = [] if token is None else [token]
@@ -128,14 +129,14 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return True
 
     def stop_waiting(self) -> None:
-        """End a wait of another thread."""
+        """End another thread's `wait_for_change` early. No further wait is meant to follow."""
         self._is_stopped = True
         self._watching.abort()
 
     def _is_woken(self, seconds: float, query: Query) -> bool:
         """Return whether the API server has sent a change of the objects that `query` selects.
 
-        False: it sent none for so many seconds, or has ended the watch.
+        False: it sent none for so many seconds, or has ended the watch, perhaps with an error.
         """
         watch = self._watching.watch(seconds, {**query, "allowWatchBookmarks": "true"})
         with closing(watch) as events:
@@ -190,7 +191,7 @@ def name_of(run_id: str) -> str:
 def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -> Object:
     """Return the ConfigMap object to send to the API server.
 
-    `token` is that of the version that it replaces; None: there is none. `value` is base64.
+    `token` is that of the only version that it may replace; None: it names none. `value` is base64.
     """
     metadata: Object = {"name": name, "labels": LABELS}
     if token is not None:
@@ -213,9 +214,10 @@ def _version_of(body: Object) -> ObjectVersion:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise refusals and unreadable answers of the API server as RendezvousConnectionError.
+    """Turn errors of the API server within the block into RendezvousConnectionError.
 
-    The caller may retry: an administrator may fix rights and files.
+    They are AccessError, ParameterError and those of answers that do not parse. The caller may
+    retry: an administrator may fix rights and files.
     """
     try:
         yield

@@ -45,9 +45,9 @@ def kubernetes_config(
 ) -> KubernetesConfig:
     """Return the configuration of a `KubernetesRendezvousBackend`; empty parameters: the pod's own.
 
-    `server` is http[s]://HOST:PORT. `service_account` is a directory with the files `token`,
-    `ca.crt` and `namespace`. Reads the environment only. Raises ParameterError for an invalid
-    value, or without `server` outside of a pod.
+    `server` is http[s]://HOST[:PORT][/PATH]. `service_account` is a directory with the files
+    `token`, `ca.crt` and `namespace`. Reads the environment only. Raises ParameterError for an
+    invalid value, or without `server` outside of a pod.
     """
     given = {"server": server, "service_account": service_account}
     conf = {name: text for name, text in given.items() if text}

@@ -84,10 +84,10 @@ class KubernetesEngine:
 
 
 def sweep(server: ApiServer, page: int = PAGE) -> int:
-    """Remove the registers that have not changed for a week, and return their number.
+    """Remove the registers that have not changed for a week or more; return how many.
 
-    `page` is the number of objects in one request. Raises as `ApiServer.call`, and
-    UnreadableJsonError.
+    One whose last change is not dated stays. `page` is the number of objects in one answer. Raises
+    as `listed`, and KeyError, ValueError or TypeError for objects that can't be read.
     """
     found = 0
     for reply in listed(server, page):
@@ -103,10 +103,10 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
 
 
 def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
-    """Yield all registers, page by page, with the metadata of their objects only.
+    """Yield the answers with the list of all registers, one for each page: only their metadata.
 
-    Ends early if a list is too old to be continued. Raises as `sweep`, also for a list that does
-    not end.
+    Ends early if a list is too old to be continued. Raises as `ApiServer.call`, and
+    RendezvousConnectionError if it goes on after `MAX_PAGES` pages.
     """
     query = {
         "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
