@@ -32,9 +32,10 @@ from rallypoint.threads import CallThread
 T = TypeVar("T")
 
 LEAST_WAIT_S = 0.05
-"""The least time in seconds between two looks, however often the register wakes."""
+"""The least time in seconds between two looks at a record, however often its register signals a
+change."""
 WATCH_S = 60.0
-"""The longest watch in seconds; then a new one begins."""
+"""The longest time in seconds of one call of `wait_for_change`; the next wait begins another."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LeadRecord)
@@ -69,12 +70,15 @@ class TriableRegister(Protocol):
     """A register that can check whether a swap would be possible."""
 
     def try_writing(self) -> None:
-        """Check that a swap would be possible now, without storing a version. Raises as a swap."""
+        """Check that a swap would be possible now, without storing a version.
+
+        Raises as `set_state`.
+        """
 
 
 @runtime_checkable
 class WakingRegister(Protocol):
-    """A register that can be waited for in one thread, while another calls its other methods."""
+    """A register whose change one thread can wait for, while another calls its other methods."""
 
     def wait_for_change(self, token: Any, timeout: float) -> bool:
         """Wait as `WakingBackend` does."""
@@ -85,7 +89,7 @@ class WakingRegister(Protocol):
 
 @runtime_checkable
 class SureRegister(Protocol):
-    """A register that is certainly empty when it has no value.
+    """A register whose empty answer proves that the job has no record.
 
     A directory is not one: an unmounted directory looks empty.
     """
@@ -94,7 +98,10 @@ class SureRegister(Protocol):
 
 
 class Caller(Protocol):
-    """The caller of a register's methods, one after the other; `threads.CallThread` is one."""
+    """The thread, or the like, that runs a register's calls one by one.
+
+    `threads.CallThread` is one.
+    """
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
 
@@ -104,7 +111,7 @@ class Caller(Protocol):
 class RegisterRecord:
     """A job's record in its register; the version that was last read or written is remembered.
 
-    For the thread of the loop.
+    Its methods are called in the thread of the asyncio loop.
     """
 
     def __init__(
@@ -121,16 +128,17 @@ class RegisterRecord:
         """The token of the version that this process saw last; None: it has seen none, or there was
         none."""
         self.found: LeadRecord | None = None
-        """The record that the last failed swap found; None: there was none."""
+        """The record that the last failed swap found; None: it found none, or no swap has
+        failed."""
         self._confirmed: LeadRecord | None = None
-        """The last record that this process has stored."""
+        """The last record that this process is known to have stored; None: there is none."""
 
     async def read(self) -> LeadRecord | None:
         """Return the record; None: there is none.
 
         Raises RecordError for anything but a record, UnfitRecordError for one that no leader
-        writes, and what the register raises. That is RendezvousConnectionError if a kept record has
-        disappeared, except from a `SureRegister`.
+        writes, and what the register raises. Raises RendezvousConnectionError if `is_kept` and a
+        record that was seen has disappeared, except from a `SureRegister`.
         """
         data = await self._get()
         return None if data is None else decode(data, self._run_id)
@@ -161,10 +169,11 @@ class RegisterRecord:
                 return False
 
     def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
-        """Return whether the record that was found counts as an earlier attempt of this process.
+        """Return whether the record that was found counts as an earlier attempt to store `record`.
 
-        The last confirmed record with another token does not, since another process has restored or
-        touched it. It does if `is_held`: no process can have claimed the job.
+        It needs the same epoch. If this process has stored one of that epoch, it also needs a later
+        beat than that one. The same beat is enough if `is_held`, as no process can have claimed the
+        job; else another process may have restored or touched the record.
         """
         if found.epoch != record.epoch:
             return False
@@ -211,7 +220,7 @@ class RegisterRecord:
 class RegisterWatch:
     """A wait between two reads of a register, which ends early if the register signals a change.
 
-    Only the wait is here; the value is read as always. For the thread of the loop.
+    Only the wait is here; the caller reads the value. Used in the thread of the asyncio loop.
     """
 
     def __init__(self, register: Register) -> None:
@@ -308,8 +317,8 @@ def run_id_of(
 ) -> str:
     """Return the run id of the job whose register has this name, from the name or the content.
 
-    `read` returns the content. Empty if the run id is not known. `name_of` maps run ids to names of
-    registers. Raises what `read` raises, except RallypointErrors.
+    `read` returns the register's encoded version. Empty if the run id is not known. `name_of` maps
+    run ids to names of registers. Raises what `read` raises, except RallypointErrors.
     """
     if name_of is register_name and (run_id := readable_run_id(name)):
         return run_id
@@ -329,13 +338,14 @@ class ChangedRecords:
         """
         self._run_id_of = run_id_of
         self._known: dict[str, tuple[object, str]] = {}
-        """The version and the run id, by name, as of the last look."""
+        """The version and the run id, by the name of the register, as of the last look."""
 
     def look(self, versions: Iterable[tuple[str, object]]) -> list[str]:
         """Return the run ids of the jobs whose registers have changed since the last look.
 
-        `versions` has pairs of name and version. Registers of unknown run ids are left out. Raises
-        what the iterable or `run_id_of` raises; the next look then returns the same changes.
+        The first look returns all. `versions` has pairs of the register's name and its version.
+        Registers of unknown run ids are left out. Raises what the iterable or `run_id_of` raises;
+        the next look then returns the same changes.
         """
         seen: dict[str, tuple[object, str]] = {}
         found = []

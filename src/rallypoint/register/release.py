@@ -31,7 +31,7 @@ from rallypoint.wire.death_notice import Notice, ReleaseNotice
 
 _RETRY_S = 0.1
 _CALL_S = 1.75
-"""The limit of a call in seconds, so that there is time for more than one."""
+"""The limit in seconds of one call of the register, so that there is time for more than one."""
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
@@ -59,8 +59,8 @@ def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | 
 
     The function returns the leader's addresses, or None if no leader has to be told any more
     (`leading.who_hears`). It returns an empty tuple if no process leads, the register can't be
-    reached, or it has no record that a leader wrote. `limit_s`: a call of the register
-    may take twice as many seconds.
+    reached, has no record, or has one that no leader writes. It raises RecordError for what is no
+    record. `limit_s`: a call of the register may take twice as many seconds.
     """
     register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None

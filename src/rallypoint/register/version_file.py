@@ -48,7 +48,10 @@ def readable_run_id(name: str) -> str:
 
 
 class VersionFile(Struct, frozen=True):
-    """One version. `following` is the directory of the next version; empty: the same directory."""
+    """One version of a register.
+
+    `following`: the directory of the next version; empty: the same directory.
+    """
 
     nonce: bytes
     following: str
@@ -64,9 +67,9 @@ def _same_token() -> str:
 
 
 class UnreadableVersionError(Exception):
-    """The bytes are not a version of this job.
+    """The bytes are not a version of this job, or one that this Rallypoint can't read.
 
-    The text of the error continues the file's name, and has the fix.
+    The text of the error continues a sentence that begins with the file or place, and has the fix.
     """
 
 
@@ -142,7 +145,7 @@ class UnsealedFormat(VersionFormat):
         super().__init__("", None)
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """Decode the bytes of a version without checking its seal.
+        """Decode the bytes of a version without checking its seal or the number of its format.
 
         Raises UnreadableVersionError.
         """

@@ -40,7 +40,7 @@ class DirectoryLocks:
     """
 
     def __init__(self, directory: str) -> None:
-        """Hold a lock there until this process ends, if locks there can be trusted."""
+        """Hold a lock there until this process ends, if locks there can be trusted and taken."""
         self._fd = -1
         self.own: LifeLock | None = None
         """The lock of this process; None: it holds no lock there."""
@@ -61,8 +61,8 @@ class DirectoryLocks:
     def is_free(self, lock: LifeLock) -> bool:
         """Return whether no process holds this lock, so that its holder has ended.
 
-        Asks the kernel, not the disk. False for a lock in another file, and if the kernel can't
-        tell.
+        Asks the kernel, not the disk. False for this process's own lock, for a lock in another
+        file, if this process holds none, and if the kernel can't tell.
         """
         own = self.own
         if own is None or (lock.device, lock.inode) != (own.device, own.inode):
@@ -76,9 +76,9 @@ class DirectoryLocks:
 
 
 def are_locks_trusted(there: FileSystem) -> bool:
-    """Return whether the locks of a file system can be trusted, as a single kernel serves it.
+    """Return whether the locks of a file system can be trusted: it is local, and not of FUSE.
 
-    Pure.
+    Then a single kernel serves it. Pure.
     """
     return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
 

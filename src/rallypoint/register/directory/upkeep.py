@@ -35,9 +35,9 @@ _OF_THE_PERSON = (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.ENAMETOOLON
 def prepare(path: str, files: Files, flag: str) -> list[str]:
     """Make the directory and its parents, and check that registers can be kept there. Blocks.
 
-    Several nodes may do so at once. `flag` is the option that named the directory. Returns remarks
-    for the user. Raises UsageError for an error that the user can fix, InfrastructureError if the
-    system refuses.
+    Several nodes may do so at once. `flag` is the option that named the directory; empty: none.
+    Returns remarks for the user. Raises UsageError for an error that the user can fix,
+    InfrastructureError for another one of the system.
     """
     what = f"{flag} {path}".lstrip()
     try:
@@ -72,9 +72,9 @@ def _make(path: str) -> None:
 
 
 def probe(path: str, files: Files) -> float:
-    """Write a durable file and link it, as a register does; return the seconds that it took.
+    """Write a durable file there and link it, as a register does; then remove both names.
 
-    Raises OSError.
+    Return the seconds that writing and linking took. Raises OSError.
     """
     began_at = files.now()
     name = os.path.join(path, PROBE + files.random_bytes(8).hex())
