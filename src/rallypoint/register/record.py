@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 LEAST_WAIT_S = 0.05
 """The least time in seconds between two looks at a record, however often its register signals a
-change."""
+change; less only if the caller asks for less."""
 WATCH_S = 60.0
 """The longest time in seconds of one call of `wait_for_change`; the next wait begins another."""
 
@@ -81,7 +81,7 @@ class WakingRegister(Protocol):
     """A register whose change one thread can wait for, while another calls its other methods."""
 
     def wait_for_change(self, token: Any, timeout: float) -> bool:
-        """Wait as `WakingBackend` does."""
+        """Wait until the register's token may differ from `token`, as `WakingBackend` describes."""
 
     def stop_waiting(self) -> None:
         """End a wait of another thread early."""
@@ -183,7 +183,7 @@ class RegisterRecord:
         return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
 
     async def could_be_written(self) -> bool:
-        """Return whether a swap would succeed now; False if the register can't tell."""
+        """Return whether the register would take a swap now; False if it can't be checked."""
         if not isinstance(self._register, TriableRegister):
             return False
         try:
@@ -200,7 +200,7 @@ class RegisterRecord:
     async def remove(self) -> bool:
         """Remove the register, unless it has a later version than this process saw.
 
-        Return whether it was removed.
+        Only for a register of which `is_removable` holds. Return whether it was removed.
         """
         assert isinstance(self._register, RemovableRegister)
         return await self._thread.submit(partial(self._register.remove, self.token))
@@ -224,7 +224,7 @@ class RegisterWatch:
     """
 
     def __init__(self, register: Register) -> None:
-        """Start no thread yet: the first wait does, for a register that signals changes."""
+        """Start no thread yet: the first longer wait does, if the register signals changes."""
         self.register = register
         self._waking = register if isinstance(register, WakingRegister) else None
         self._thread: CallThread | None = None
@@ -250,7 +250,7 @@ class RegisterWatch:
         await asyncio.wait((self._waiting,), timeout=seconds - LEAST_WAIT_S)
 
     def close(self) -> None:
-        """End a wait for the register, and its thread."""
+        """End the wait for a change that is under way in the thread, and the thread."""
         if self._waking is not None and self._thread is not None:
             self._thread.close()
             self._waking.stop_waiting()
@@ -300,10 +300,10 @@ def decode(data: bytes, run_id: str = "") -> LeadRecord:
 def recorded_run_id(
     content: bytes, name: str, name_of: Callable[[str], str] = register_name
 ) -> str:
-    """Return the run id in a record, which is not authenticated.
+    """Return the run id in an encoded record, which is not authenticated.
 
-    Empty if `name_of` does not map the run id to the register's `name`, for a job that has just
-    begun, or for anything but a record.
+    Empty if `name_of` does not map that run id to the register's `name`. Also empty for the record
+    of a job that has just begun, and for anything but a record.
     """
     with suppress(RallypointError):
         job = decode(content).job
@@ -328,7 +328,7 @@ def run_id_of(
 
 
 class ChangedRecords:
-    """The search for records that have changed since the last look at all of them."""
+    """The search for records that have changed since all of them were looked at last."""
 
     def __init__(self, run_id_of: Callable[[str], str]) -> None:
         """Remember no record yet.

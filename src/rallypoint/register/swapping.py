@@ -103,9 +103,9 @@ class SwappingBackend(RendezvousBackend):
 
     @abstractmethod
     def _swap(self, data: bytes, token: Token | None) -> Swapped:
-        """Store the encoded version if the stored one has this token; None: if there is none.
+        """Store the encoded version if the stored one has this token, and return the answer.
 
-        Return the store's answer.
+        With a token of None it is stored if the store has no value.
         """
 
     @abstractmethod

@@ -31,7 +31,7 @@ _HASH = 33  # with the hyphen before it
 
 
 def register_name(run_id: str) -> str:
-    """Return the name of a job's register: readable, and unlike that of any other run id."""
+    """Return the name of a job's register: readable characters of the run id, then its hash."""
     readable = re.sub(r"[^A-Za-z0-9_]+", "-", run_id)[:_READABLE]
     return f"{_PREFIX}{readable}-{blake2s(run_id.encode(), digest_size=16).hexdigest()}"
 
@@ -42,7 +42,7 @@ def is_register(name: str) -> bool:
 
 
 def readable_run_id(name: str) -> str:
-    """Return the run id in the name of a register; empty if the name does not contain it."""
+    """Return the run id in the name of a register; empty if the name does not have all of it."""
     readable = name[len(_PREFIX) : -_HASH]
     return readable if register_name(readable) == name else ""
 
@@ -74,7 +74,7 @@ class UnreadableVersionError(Exception):
 
 
 class VersionFormat:
-    """The encoding of one job's versions."""
+    """The encoding of versions of a job's register, each with a seal over content and place."""
 
     def __init__(
         self, run_id: str, token: bytes | None, elsewhere: str = "another directory"
@@ -156,7 +156,10 @@ class UnsealedFormat(VersionFormat):
 
 
 def _opened(sealed: bytes) -> VersionFile:
-    """Decode the sealed bytes, which `encode` made."""
+    """Decode the part of a version that `encode` seals: nonce, next directory and content.
+
+    May raise IndexError or UnicodeDecodeError for other bytes.
+    """
     name_at = NONCE_BYTES + 1
     content_at = name_at + sealed[NONCE_BYTES]
     following = sealed[name_at:content_at].decode()

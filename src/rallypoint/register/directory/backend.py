@@ -112,7 +112,7 @@ class DirectoryBackend(RendezvousBackend):
                 raise
 
     def try_writing(self) -> None:
-        """Write and link a file as a set does, but beside the job's register.
+        """Write and link a file as a set does, but beside the job's register; then remove it.
 
         Raises as `get_state`. Raises RendezvousConnectionError if there is no register, because an
         empty mount point takes files while nothing is mounted there.
@@ -254,10 +254,10 @@ class DirectoryBackend(RendezvousBackend):
         self._files.sync(self._directory)
 
     def _make_directory_after(self, slot: VersionSlot) -> str:
-        """Make a durable directory for the version after this slot, if it does not go beside it.
+        """Make a durable directory for the version that follows the one in this slot, if needed.
 
-        That holds for the first version's slot, and for the last one of a directory. Returns the
-        name of the new directory; empty: none was made.
+        It is needed after the first version, and after the last slot of a directory of versions.
+        Returns the name of the new directory; empty: the next version goes into the same one.
         """
         if slot.directory and slot.number < self.versions_in_a_directory:
             return ""

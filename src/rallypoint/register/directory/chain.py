@@ -106,7 +106,7 @@ class VersionChain:
         self.newest: Version | None = None
 
     def path(self, *names: str) -> str:
-        """Return a path in the job's directory."""
+        """Return the path of these names, one below the other, in the job's directory."""
         return os.path.join(self._path, *names)
 
     def tip(self) -> Version | None:

@@ -29,14 +29,15 @@ class DirectoryLocks:
     """The locks in a directory that show other processes of this machine whether a holder lives.
 
     This works across containers, whose processes do not see each other. Each process locks one byte
-    of one file, at a random position. The kernel frees the lock when the process has ended, and
-    never before: a stopped process keeps its lock.
+    of one shared file, at a random position. The kernel frees the lock when the process has ended,
+    and never before: a stopped process keeps its lock.
 
-    A record names the file by its device and its inode. While a process has that file open, no
-    other file has its inode.
+    A `LifeLock` in a job's record names the file by its device and its inode. While a process has
+    that file open, no other file has its inode.
 
-    A lock is held and trusted only on a file system that a single kernel serves: a file server may
-    free the lock of a live process, for example after a partition. The constructor blocks.
+    A lock is held and trusted only on a local file system, not of FUSE, which a single kernel
+    serves. A file server may free the lock of a live process, for example after a partition. The
+    constructor blocks.
     """
 
     def __init__(self, directory: str) -> None:

@@ -39,8 +39,9 @@ class DirectoryEngine:
     def prepare(self) -> list[str]:
         """Make the directory if it is missing, and check it; see `Engine`.
 
-        Remarks on slow writing. For a node of a job it also remarks that it made the directory,
-        and, where the job may have several nodes, that only this machine sees it.
+        Returns a remark if writing is slow. A node of a job also gets one if the directory was
+        made. If the job may have several nodes, it gets one if only this machine can see the
+        directory.
         """
         if not self._use.run_id:
             return upkeep.prepare(self._path, self._files, "")

@@ -23,7 +23,7 @@ PROBE = "probe-"
 SLOW_S = 1.0
 """The seconds for writing a small file durably above which the user gets a remark."""
 RETENTION_S = 7 * 86400.0
-"""The seconds after which a register that did not change is removed: its job has neither
+"""The seconds after which a register that did not change is removed. Its job then has neither
 coordinator nor node."""
 _REGISTER = re.compile(r"rallypoint-.*-[0-9a-f]{32}")
 _FIXES = FIXES | {
