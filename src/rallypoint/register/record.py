@@ -91,7 +91,7 @@ class WakingRegister(Protocol):
 class SureRegister(Protocol):
     """A register whose empty answer proves that the job has no record.
 
-    A directory is not one: an unmounted directory looks empty.
+    A register in a directory is not one: an unmounted directory looks empty.
     """
 
     is_sure_of_absence: bool
@@ -119,8 +119,8 @@ class RegisterRecord:
     ) -> None:
         """`is_kept`: nobody removes the record while a node of its job lives.
 
-        The record of a job of `rallypoint serve` is removed when all nodes have left. `run_id`: the
-        job's; empty: the record may be of any job.
+        `rallypoint serve` may remove a job's record when all nodes have left. `thread`: runs the
+        register's calls. `run_id`: the job's; empty: the record may be of any job.
         """
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id

@@ -41,9 +41,9 @@ class SwappingBackend(RendezvousBackend):
     """The common part of backends in stores that swap a value by their own token, such as etcd."""
 
     store: str
-    """The name of the store in messages."""
+    """The name of the store in messages: `etcd`."""
     max_state: int
-    """The longest state in bytes."""
+    """The longest state in bytes that `set_state` stores."""
     token_type: type
     is_sure_of_absence = True
     """Whether an empty answer proves that there is no value; here it does."""

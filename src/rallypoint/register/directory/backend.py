@@ -58,7 +58,7 @@ class DirectoryBackend(RendezvousBackend):
     def __init__(
         self, directory: str, run_id: str, token: bytes | None = None, files: Files | None = None
     ) -> None:
-        """Make a backend in a directory that exists, and that may have registers of other jobs.
+        """Make a backend in a directory, which must exist and may have registers of other jobs.
 
         `token` is the job's, which authenticates the versions; with None they are not
         authenticated. Does no I/O. Raises ParameterError for an empty run id.

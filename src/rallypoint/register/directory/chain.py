@@ -29,8 +29,8 @@ from rallypoint.register.directory.files import Files
 from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
 
 BELIEVED_S = 300.0
-"""The seconds after reading a version during which no directory can be removed that was not full
-then."""
+"""The seconds after reading a version during which no directory of versions can be removed that was
+not full at that time."""
 HEAD = "head"
 KEPT_S = 600.0
 """The seconds without a change after which a directory of versions is removed, if it is two or more
@@ -101,7 +101,7 @@ class VersionChain:
     """
 
     def __init__(self, files: Files, path: str, layout: VersionFormat) -> None:
-        """Make the chain of a job; `path` is the job's directory."""
+        """Make the chain of a job; `path` is the job's directory; `layout` decodes versions."""
         self._files, self._path, self._layout = files, path, layout
         self.newest: Version | None = None
 
@@ -221,12 +221,12 @@ class VersionChain:
 
 
 def seen_then(version: Version, seen_at: float) -> Version:
-    """Return the version, with another time at which it was seen."""
+    """Return the same version, with `seen_at` as the time at which it was seen."""
     return version._replace(seen=replace(version.seen, seen_at=seen_at))
 
 
 def following_slot(slot: VersionSlot, version: VersionFile) -> VersionSlot:
-    """Return where the successor of a version goes."""
+    """Return the slot where the successor of the version in `slot` goes."""
     if version.following:
         return VersionSlot(slot.serial + 1, version.following, 1)
     return slot._replace(number=slot.number + 1)

@@ -1,4 +1,4 @@
-"""The file system that the register in a directory needs: ten operations, and a clock.
+"""The file system that the register in a directory needs: operations, a clock and random bytes.
 
 `LocalFiles` is the file system that is mounted here; `rallypoint.testing` has one in memory with
 the faults of real ones. Everything is private to this user: directories have mode 0700, files 0600.
@@ -72,7 +72,7 @@ class Files(Protocol):
         """Return the content of a file."""
 
     def link(self, source: str, target: str) -> None:
-        """Make a second name for a file. Raises FileExistsError if that name is taken."""
+        """Make `target` a second name of a file. Raises FileExistsError if that name is taken."""
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, and replace an existing target."""
@@ -102,7 +102,7 @@ class Files(Protocol):
         """Return seconds on a clock of this machine that does not stop while it is suspended."""
 
     def random_bytes(self, count: int) -> bytes:
-        """Return random bytes, which no other process has."""
+        """Return `count` random bytes, which no other process has."""
 
 
 class LocalFiles:

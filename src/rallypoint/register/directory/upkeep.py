@@ -93,9 +93,9 @@ def probe(path: str, files: Files) -> float:
 def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> bool:
     """Remove the register of one job at this path, unless it turns out to be in use.
 
-    The register is moved away first, so that no other process finds it. Then `is_old` is called
-    with its new path; False puts the register back. Return whether it was removed. Raises OSError;
-    what is left of it is removed by `sweep`.
+    It is moved away first, so that no other process finds it. Then `is_old` is called with its new
+    path; False puts the register back. Return whether it was removed. Raises OSError; a register
+    that was moved away by then is removed later by `sweep`.
     """
     above, name = os.path.split(path)
     away = os.path.join(above, f"{GONE}{files.random_bytes(8).hex()}-{name}")
