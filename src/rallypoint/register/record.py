@@ -32,9 +32,10 @@ from rallypoint.threads import CallThread
 T = TypeVar("T")
 
 LEAST_WAIT_S = 0.05
-"""The least time in seconds between two looks, however often the register wakes."""
+"""The least time in seconds between two looks at a record, however often its register signals a
+change; less only if the caller asks for less."""
 WATCH_S = 60.0
-"""The longest watch in seconds; then a new one begins."""
+"""The longest time in seconds of one call of `wait_for_change`; the next wait begins another."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LeadRecord)
@@ -69,15 +70,18 @@ class TriableRegister(Protocol):
     """A register that can check whether a swap would be possible."""
 
     def try_writing(self) -> None:
-        """Check that a swap would be possible now, without storing a version. Raises as a swap."""
+        """Check that a swap would be possible now, without storing a version.
+
+        Raises as `set_state`.
+        """
 
 
 @runtime_checkable
 class WakingRegister(Protocol):
-    """A register that can be waited for in one thread, while another calls its other methods."""
+    """A register whose change one thread can wait for, while another calls its other methods."""
 
     def wait_for_change(self, token: Any, timeout: float) -> bool:
-        """Wait as `WakingBackend` does."""
+        """Wait until the register's token may differ from `token`, as `WakingBackend` describes."""
 
     def stop_waiting(self) -> None:
         """End a wait of another thread early."""
@@ -85,16 +89,19 @@ class WakingRegister(Protocol):
 
 @runtime_checkable
 class SureRegister(Protocol):
-    """A register that is certainly empty when it has no value.
+    """A register whose empty answer proves that the job has no record.
 
-    A directory is not one: an unmounted directory looks empty.
+    A register in a directory is not one: an unmounted directory looks empty.
     """
 
     is_sure_of_absence: bool
 
 
 class Caller(Protocol):
-    """The caller of a register's methods, one after the other; `threads.CallThread` is one."""
+    """The thread, or the like, that runs a register's calls one by one.
+
+    `threads.CallThread` is one.
+    """
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
 
@@ -104,7 +111,7 @@ class Caller(Protocol):
 class RegisterRecord:
     """A job's record in its register; the version that was last read or written is remembered.
 
-    For the thread of the loop.
+    Its methods are called in the thread of the asyncio loop.
     """
 
     def __init__(
@@ -112,8 +119,8 @@ class RegisterRecord:
     ) -> None:
         """`is_kept`: nobody removes the record while a node of its job lives.
 
-        The record of a job of `rallypoint serve` is removed when all nodes have left. `run_id`: the
-        job's; empty: the record may be of any job.
+        `rallypoint serve` may remove a job's record when all nodes have left. `thread`: runs the
+        register's calls. `run_id`: the job's; empty: the record may be of any job.
         """
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
@@ -121,16 +128,17 @@ class RegisterRecord:
         """The token of the version that this process saw last; None: it has seen none, or there was
         none."""
         self.found: LeadRecord | None = None
-        """The record that the last failed swap found; None: there was none."""
+        """The record that the last failed swap found; None: it found none, or no swap has
+        failed."""
         self._confirmed: LeadRecord | None = None
-        """The last record that this process has stored."""
+        """The last record that this process is known to have stored; None: there is none."""
 
     async def read(self) -> LeadRecord | None:
         """Return the record; None: there is none.
 
         Raises RecordError for anything but a record, UnfitRecordError for one that no leader
-        writes, and what the register raises. That is RendezvousConnectionError if a kept record has
-        disappeared, except from a `SureRegister`.
+        writes, and what the register raises. Raises RendezvousConnectionError if `is_kept` and a
+        record that was seen has disappeared, except from a `SureRegister`.
         """
         data = await self._get()
         return None if data is None else decode(data, self._run_id)
@@ -161,10 +169,11 @@ class RegisterRecord:
                 return False
 
     def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
-        """Return whether the record that was found counts as an earlier attempt of this process.
+        """Return whether the record that was found counts as an earlier attempt to store `record`.
 
-        The last confirmed record with another token does not, since another process has restored or
-        touched it. It does if `is_held`: no process can have claimed the job.
+        It needs the same epoch. If this process has stored one of that epoch, it also needs a later
+        beat than that one. The same beat is enough if `is_held`, as no process can have claimed the
+        job; else another process may have restored or touched the record.
         """
         if found.epoch != record.epoch:
             return False
@@ -174,7 +183,7 @@ class RegisterRecord:
         return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
 
     async def could_be_written(self) -> bool:
-        """Return whether a swap would succeed now; False if the register can't tell."""
+        """Return whether the register would take a swap now; False if it can't be checked."""
         if not isinstance(self._register, TriableRegister):
             return False
         try:
@@ -191,7 +200,7 @@ class RegisterRecord:
     async def remove(self) -> bool:
         """Remove the register, unless it has a later version than this process saw.
 
-        Return whether it was removed.
+        Only for a register of which `is_removable` holds. Return whether it was removed.
         """
         assert isinstance(self._register, RemovableRegister)
         return await self._thread.submit(partial(self._register.remove, self.token))
@@ -211,11 +220,11 @@ class RegisterRecord:
 class RegisterWatch:
     """A wait between two reads of a register, which ends early if the register signals a change.
 
-    Only the wait is here; the value is read as always. For the thread of the loop.
+    Only the wait is here; the caller reads the value. Used in the thread of the asyncio loop.
     """
 
     def __init__(self, register: Register) -> None:
-        """Start no thread yet: the first wait does, for a register that signals changes."""
+        """Start no thread yet: the first longer wait does, if the register signals changes."""
         self.register = register
         self._waking = register if isinstance(register, WakingRegister) else None
         self._thread: CallThread | None = None
@@ -241,7 +250,7 @@ class RegisterWatch:
         await asyncio.wait((self._waiting,), timeout=seconds - LEAST_WAIT_S)
 
     def close(self) -> None:
-        """End a wait for the register, and its thread."""
+        """End the wait for a change that is under way in the thread, and the thread."""
         if self._waking is not None and self._thread is not None:
             self._thread.close()
             self._waking.stop_waiting()
@@ -291,10 +300,10 @@ def decode(data: bytes, run_id: str = "") -> LeadRecord:
 def recorded_run_id(
     content: bytes, name: str, name_of: Callable[[str], str] = register_name
 ) -> str:
-    """Return the run id in a record, which is not authenticated.
+    """Return the run id in an encoded record, which is not authenticated.
 
-    Empty if `name_of` does not map the run id to the register's `name`, for a job that has just
-    begun, or for anything but a record.
+    Empty if `name_of` does not map that run id to the register's `name`. Also empty for the record
+    of a job that has just begun, and for anything but a record.
     """
     with suppress(RallypointError):
         job = decode(content).job
@@ -308,8 +317,8 @@ def run_id_of(
 ) -> str:
     """Return the run id of the job whose register has this name, from the name or the content.
 
-    `read` returns the content. Empty if the run id is not known. `name_of` maps run ids to names of
-    registers. Raises what `read` raises, except RallypointErrors.
+    `read` returns the register's encoded version. Empty if the run id is not known. `name_of` maps
+    run ids to names of registers. Raises what `read` raises, except RallypointErrors.
     """
     if name_of is register_name and (run_id := readable_run_id(name)):
         return run_id
@@ -319,7 +328,7 @@ def run_id_of(
 
 
 class ChangedRecords:
-    """The search for records that have changed since the last look at all of them."""
+    """The search for records that have changed since all of them were looked at last."""
 
     def __init__(self, run_id_of: Callable[[str], str]) -> None:
         """Remember no record yet.
@@ -329,13 +338,14 @@ class ChangedRecords:
         """
         self._run_id_of = run_id_of
         self._known: dict[str, tuple[object, str]] = {}
-        """The version and the run id, by name, as of the last look."""
+        """The version and the run id, by the name of the register, as of the last look."""
 
     def look(self, versions: Iterable[tuple[str, object]]) -> list[str]:
         """Return the run ids of the jobs whose registers have changed since the last look.
 
-        `versions` has pairs of name and version. Registers of unknown run ids are left out. Raises
-        what the iterable or `run_id_of` raises; the next look then returns the same changes.
+        The first look returns all. `versions` has pairs of the register's name and its version.
+        Registers of unknown run ids are left out. Raises what the iterable or `run_id_of` raises;
+        the next look then returns the same changes.
         """
         seen: dict[str, tuple[object, str]] = {}
         found = []

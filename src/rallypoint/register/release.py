@@ -31,14 +31,16 @@ from rallypoint.wire.death_notice import Notice, ReleaseNotice
 
 _RETRY_S = 0.1
 _CALL_S = 1.75
-"""The limit of a call in seconds, so that there is time for more than one."""
+"""The limit in seconds of one call of the register, so that `release` has time for more than
+one."""
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
     """Mark the record of the job as that of a dead leader, so that another may claim it. Blocks.
 
-    A record of another epoch than that of the notice stays as it is, and so does one that no leader
-    holds. Returns whether this call has stored the mark, as far as is known.
+    Runs in a process that the guard of the dead leader's agent starts. A record of another epoch
+    than that of the notice stays as it is, and so does one that no leader holds. Returns whether
+    this call has stored the mark, as far as is known.
 
     A register that can't be reached is tried again until `limit_s` seconds have passed; then this
     raises RendezvousConnectionError. Also raises what else a register raises for what it can't use.
@@ -59,8 +61,8 @@ def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | 
 
     The function returns the leader's addresses, or None if no leader has to be told any more
     (`leading.who_hears`). It returns an empty tuple if no process leads, the register can't be
-    reached, or it has no record that a leader wrote. `limit_s`: a call of the register
-    may take twice as many seconds.
+    reached, has no record, or has one that no leader writes. It raises RecordError for what is no
+    record. `limit_s`: a call of the register may take twice as many seconds.
     """
     register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None
@@ -85,7 +87,8 @@ def _register_of(notice: Notice, limit_s: float = _CALL_S) -> Register:
 def mark_dead(register: Register, epoch: Epoch) -> bool:
     """Mark the job's record as that of a dead leader, if its leader has this epoch. Blocks.
 
-    Return whether this call has stored the mark. Raises what the register raises, and RecordError.
+    Return whether this call has stored the mark. A record that no leader writes stays as it is.
+    Raises what the register raises, and RecordError for what is no record.
     """
     while (found := register.get_state()) is not None:
         data, token = found

@@ -33,22 +33,23 @@ class Swapped(NamedTuple):
     """The value that the store has instead, and its token; None: it has none, or the version was
     stored."""
     has_repeated: bool = False
-    """Whether the request was sent before, and may have stored the version then."""
+    """Whether the request was sent more than once, so that an earlier one may have stored the
+    version."""
 
 
 class SwappingBackend(RendezvousBackend):
-    """The common part of backends in stores that swap a value by a token of their own."""
+    """The common part of backends in stores that swap a value by their own token, such as etcd."""
 
     store: str
-    """The name of the store in messages."""
+    """The name of the store in messages: `etcd`."""
     max_state: int
-    """The longest state in bytes."""
+    """The longest state in bytes that `set_state` stores."""
     token_type: type
     is_sure_of_absence = True
-    """Whether an empty answer proves that there is no value."""
+    """Whether an empty answer proves that there is no value; here it does."""
 
     def __init__(self, run_id: str, key: str, layout: VersionFormat) -> None:
-        """`key`: where the store has the value; it also names the value in the encoded bytes.
+        """`key`: where the store has the value; the seal in the encoded bytes covers it, too.
 
         `layout`: how versions are encoded. Raises ParameterError for an empty run id.
         """
@@ -102,12 +103,15 @@ class SwappingBackend(RendezvousBackend):
 
     @abstractmethod
     def _swap(self, data: bytes, token: Token | None) -> Swapped:
-        """Store the data if the stored version has this token; with None, if there is no value."""
+        """Store the encoded version if the stored one has this token, and return the answer.
+
+        With a token of None it is stored if the store has no value.
+        """
 
     @abstractmethod
     def _explained(self) -> AbstractContextManager[None]:
-        """Raise the store's errors as those of `RendezvousBackend`, within the block."""
+        """Return a context that raises the store's errors as those of `RendezvousBackend`."""
 
     def _described(self) -> str:
-        """Return the description of the value's place for messages: `the key ... in etcd`."""
+        """Return the description of the value's place for messages: `KEY in STORE`."""
         return f"{self._key} in {self.store}"

@@ -31,7 +31,7 @@ _HASH = 33  # with the hyphen before it
 
 
 def register_name(run_id: str) -> str:
-    """Return the name of a job's register: readable, and unlike that of any other run id."""
+    """Return the name of a job's register: readable characters of the run id, then its hash."""
     readable = re.sub(r"[^A-Za-z0-9_]+", "-", run_id)[:_READABLE]
     return f"{_PREFIX}{readable}-{blake2s(run_id.encode(), digest_size=16).hexdigest()}"
 
@@ -42,13 +42,16 @@ def is_register(name: str) -> bool:
 
 
 def readable_run_id(name: str) -> str:
-    """Return the run id in the name of a register; empty if the name does not contain it."""
+    """Return the run id in the name of a register; empty if the name does not have all of it."""
     readable = name[len(_PREFIX) : -_HASH]
     return readable if register_name(readable) == name else ""
 
 
 class VersionFile(Struct, frozen=True):
-    """One version. `following` is the directory of the next version; empty: the same directory."""
+    """One version of a register.
+
+    `following`: the directory of the next version; empty: the same directory.
+    """
 
     nonce: bytes
     following: str
@@ -64,14 +67,14 @@ def _same_token() -> str:
 
 
 class UnreadableVersionError(Exception):
-    """The bytes are not a version of this job.
+    """The bytes are not a version of this job, or one that this Rallypoint can't read.
 
-    The text of the error continues the file's name, and has the fix.
+    The text of the error continues a sentence that begins with the file or place, and has the fix.
     """
 
 
 class VersionFormat:
-    """The encoding of one job's versions."""
+    """The encoding of versions of a job's register, each with a seal over content and place."""
 
     def __init__(
         self, run_id: str, token: bytes | None, elsewhere: str = "another directory"
@@ -142,7 +145,7 @@ class UnsealedFormat(VersionFormat):
         super().__init__("", None)
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """Decode the bytes of a version without checking its seal.
+        """Decode the bytes of a version without checking its seal or the number of its format.
 
         Raises UnreadableVersionError.
         """
@@ -153,7 +156,10 @@ class UnsealedFormat(VersionFormat):
 
 
 def _opened(sealed: bytes) -> VersionFile:
-    """Decode the sealed bytes, which `encode` made."""
+    """Decode the part of a version that `encode` seals: nonce, next directory and content.
+
+    May raise IndexError or UnicodeDecodeError for other bytes.
+    """
     name_at = NONCE_BYTES + 1
     content_at = name_at + sealed[NONCE_BYTES]
     following = sealed[name_at:content_at].decode()

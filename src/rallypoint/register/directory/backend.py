@@ -49,8 +49,8 @@ _FIXES = FIXES | {
 class DirectoryBackend(RendezvousBackend):
     """The register of one job in a directory.
 
-    A get returns the version that was the newest when the file system's caches were filled. A set
-    is decided by the file system itself.
+    A get may miss versions that are newer than what the file system has cached. Which of several
+    sets stores is decided by link(2), not by what was read.
     """
 
     versions_in_a_directory = 256
@@ -58,7 +58,7 @@ class DirectoryBackend(RendezvousBackend):
     def __init__(
         self, directory: str, run_id: str, token: bytes | None = None, files: Files | None = None
     ) -> None:
-        """Make a backend in a directory that exists, and that may have registers of other jobs.
+        """Make a backend in a directory, which must exist and may have registers of other jobs.
 
         `token` is the job's, which authenticates the versions; with None they are not
         authenticated. Does no I/O. Raises ParameterError for an empty run id.
@@ -80,10 +80,11 @@ class DirectoryBackend(RendezvousBackend):
         return "directory"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the newest version; see `RendezvousBackend`.
+        """Return the newest version's content and its token; see `RendezvousBackend`.
 
-        Also raises AccessError if the job's directory belongs to another user, or others may write
-        to it. Raises ParameterError if the path is that of a file. So does `set_state`.
+        Also raises AccessError if the job's directory is not one that only this user may write to.
+        Raises ParameterError if the path of the registers' directory is that of a file. So does
+        `set_state`.
         """
         with self._explained():
             tip = self._tip()
@@ -111,17 +112,17 @@ class DirectoryBackend(RendezvousBackend):
                 raise
 
     def try_writing(self) -> None:
-        """Do the same operations as a set, on other files beside the register.
+        """Write and link a file as a set does, but beside the job's register; then remove it.
 
-        Raises as `get_state`, also if there is no register, because an empty mount point takes
-        files while nothing is mounted there.
+        Raises as `get_state`. Raises RendezvousConnectionError if there is no register, because an
+        empty mount point takes files while nothing is mounted there.
         """
         with self._explained():
             self._files.check_own(self._job)
             probe(self._directory, self._files)
 
     def remove(self, token: Token) -> bool:
-        """Remove this job's register, unless there is a version after that of the token.
+        """Remove this job's register if the token's version is still its newest.
 
         Returns whether it was removed. Raises as `get_state`.
         """
@@ -136,7 +137,7 @@ class DirectoryBackend(RendezvousBackend):
         return there is not None and there.seen == token and chain.read(token.following) is None
 
     def _forget(self) -> None:
-        """Forget what was read, because it is outdated."""
+        """Forget the newest version that was read: the next call looks for the register anew."""
         self._chain.newest, self._is_checked = None, False
 
     def _tip(self) -> Version | None:
@@ -149,7 +150,10 @@ class DirectoryBackend(RendezvousBackend):
         return self._chain.tip()
 
     def _is_there(self) -> bool:
-        """Return whether this job has a register. Raises AccessError if others may write to it."""
+        """Return whether this job has a register, and note its file system.
+
+        Raises AccessError as `Files.check_own`.
+        """
         try:
             self._files.check_own(self._job)
         except FileNotFoundError:
@@ -159,9 +163,10 @@ class DirectoryBackend(RendezvousBackend):
         return True
 
     def _check_directory(self) -> None:
-        """Raise if the registers' directory is missing, or on another file system than before.
+        """Raise RendezvousConnectionError if the directory of all registers is missing.
 
-        An unmounted register was not removed: another node may still see it.
+        Also if it is on another file system than this job's register was: an unmounted register was
+        not removed, and another node may still see it.
         """
         try:
             self._files.changed_at(self._directory)
@@ -178,7 +183,10 @@ class DirectoryBackend(RendezvousBackend):
             )
 
     def _is_old(self, token: Seen | None) -> bool:
-        """Return whether later versions than the token's may have been removed by now."""
+        """Return whether later versions than the token's may have been removed by now.
+
+        True without a token.
+        """
         return token is None or self._files.now() - token.seen_at >= BELIEVED_S
 
     def _not_stored(self) -> tuple[bytes, Token, bool] | None:
@@ -186,9 +194,9 @@ class DirectoryBackend(RendezvousBackend):
         return None if tip is None else (tip.content, tip.seen, False)
 
     def _append(self, state: bytes, token: Seen | None) -> tuple[bytes, Token, bool] | None:
-        """Write the state into the slot after the version of `token`, and make it durable.
+        """Store the state durably in the slot after the version of `token`; None: in the first.
 
-        Return what `set_state` returns.
+        Return what `set_state` returns; nothing is stored if another writer has the slot.
         """
         if token is not None and self._chain.is_cut(token):
             self._forget()
@@ -223,7 +231,8 @@ class DirectoryBackend(RendezvousBackend):
     def _link(self, slot: VersionSlot, version: VersionFile) -> tuple[float, OSError | None]:
         """Write a version and link it to the slot.
 
-        Return the time of writing, and the link's error.
+        Return the time of writing on the file system's clock, and the link's error; None: it was
+        linked. Raises OSError if the version can't be written.
         """
         new = temporary(self._files, self._job)
         try:
@@ -245,9 +254,10 @@ class DirectoryBackend(RendezvousBackend):
         self._files.sync(self._directory)
 
     def _make_directory_after(self, slot: VersionSlot) -> str:
-        """Make a durable directory for the next version, if the slot is the last of its directory.
+        """Make a durable directory for the version that follows the one in this slot, if needed.
 
-        Returns the name of the directory; empty if the next version goes into the same one.
+        It is needed after the first version, and after the last slot of a directory of versions.
+        Returns the name of the new directory; empty: the next version goes into the same one.
         """
         if slot.directory and slot.number < self.versions_in_a_directory:
             return ""
@@ -257,7 +267,10 @@ class DirectoryBackend(RendezvousBackend):
         return name
 
     def _forget_directory(self, name: str) -> None:
-        """Remove a directory that no version can name, because another writer won its slot."""
+        """Remove the empty directory that this writer made to follow a version that was not stored.
+
+        `name`: the directory's; empty: there is none. Ignores errors.
+        """
         if name:
             with suppress(OSError):
                 self._files.remove_directory(self._chain.path(name))

@@ -29,12 +29,13 @@ from rallypoint.register.directory.files import Files
 from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
 
 BELIEVED_S = 300.0
-"""The seconds after reading a version during which no directory can be removed that was not full
-then."""
+"""The seconds after reading a version during which no directory of versions can be removed that was
+not full at that time."""
 HEAD = "head"
 KEPT_S = 600.0
-"""The seconds after which old directories are removed. Longer than all of these together:
-`BELIEVED_S`, a stale listing, and a delayed request."""
+"""The seconds without a change after which a directory of versions is removed, if it is two or more
+behind the newest. Longer than the sum of `BELIEVED_S`, the age of a stale listing, and the delay of
+a request."""
 TEMPORARY, REMOVED = "new-", "gone-"
 BEHIND = 2
 _DIRECTORY = re.compile(r"([0-9]{8,})-[0-9a-f]{16}")
@@ -59,7 +60,7 @@ FIRST = VersionSlot(0, "", 1)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The token of the register in a directory: one version, as one reader has seen it."""
+    """The token of a version of a register in a directory, as a process has read or stored it."""
 
     slot: VersionSlot
     nonce: bytes
@@ -72,7 +73,7 @@ class Seen:
 
 
 class Version(NamedTuple):
-    """A version that was read, and its content."""
+    """A version that was read or stored: its token and its content."""
 
     seen: Seen
     content: bytes
@@ -88,31 +89,32 @@ def serial_of(name: str) -> int:
 
 
 def directory_name(serial: int, random: bytes) -> str:
-    """Return a name for a new directory of versions, with 8 random bytes."""
+    """Return a name for a new directory of versions, from its number and 8 random bytes."""
     return f"{serial:08}-{random.hex()}"
 
 
 class VersionChain:
     """The versions of one job's register, as one process reads them. It remembers the newest one.
 
-    Each method may raise OSError, RendezvousConnectionError if something is missing that must
-    exist, and RecordError for a file that is not a version of this job.
+    Its methods that read may raise OSError, RendezvousConnectionError if something is missing that
+    must exist, and RecordError for a file that is not a version of this job.
     """
 
     def __init__(self, files: Files, path: str, layout: VersionFormat) -> None:
-        """Make the chain of a job; `path` is the job's directory."""
+        """Make the chain of a job; `path` is the job's directory; `layout` decodes versions."""
         self._files, self._path, self._layout = files, path, layout
         self.newest: Version | None = None
 
     def path(self, *names: str) -> str:
-        """Return a path in the job's directory."""
+        """Return the path of these names, one below the other, in the job's directory."""
         return os.path.join(self._path, *names)
 
     def tip(self) -> Version | None:
         """Return the newest version; None if no first version was found.
 
-        A cached view may hide the first version; only an attempt to link it decides. Where the
-        newest version was read a moment ago, two operations of the file system are enough.
+        A cached view may hide the first version; only an attempt to link it decides. Two operations
+        of the file system are enough if the newest version was seen within `BELIEVED_S`, and none
+        followed.
         """
         known = self.newest
         if known is not None and self._files.now() - known.seen.seen_at < BELIEVED_S:
@@ -154,7 +156,10 @@ class VersionChain:
             version = following
 
     def _find(self) -> Version | None:
-        """Return a version of the chain, a late one if possible; None: there is none."""
+        """Return a version of the chain, a late one if possible; None: no version was found.
+
+        Raises RendezvousConnectionError if there must have been some.
+        """
         head = self._head()
         names = self._names("") or []
         listed = sorted((name for name in names if serial_of(name)), key=serial_of, reverse=True)
@@ -192,9 +197,10 @@ class VersionChain:
         return version
 
     def is_cut(self, seen: Seen) -> bool:
-        """Return whether the version `seen`, the newest, is gone while the register still exists.
+        """Return whether `seen`, the newest known version, is gone while there is a first one.
 
-        Then somebody has removed the last versions, or restored an older copy of the directory.
+        Then the last versions were removed, an older copy of the directory was restored, or the
+        register was begun anew.
         """
         again = self.read(seen.slot)
         is_there = again is not None and again.seen == seen
@@ -203,7 +209,8 @@ class VersionChain:
     def check_unremoved(self, seen: Seen) -> None:
         """Raise RendezvousConnectionError if the version that was seen has been removed.
 
-        The first version stays: for it the directory of its successor is looked for instead.
+        The very first version is never removed on its own: for it, the directory of its successor
+        must exist as well.
         """
         again = self.read(seen.slot)
         is_there = again is not None and again.seen == seen
@@ -214,12 +221,12 @@ class VersionChain:
 
 
 def seen_then(version: Version, seen_at: float) -> Version:
-    """Return the version, with another time at which it was seen."""
+    """Return the same version, with `seen_at` as the time at which it was seen."""
     return version._replace(seen=replace(version.seen, seen_at=seen_at))
 
 
 def following_slot(slot: VersionSlot, version: VersionFile) -> VersionSlot:
-    """Return where the successor of a version goes."""
+    """Return the slot where the successor of the version in `slot` goes."""
     if version.following:
         return VersionSlot(slot.serial + 1, version.following, 1)
     return slot._replace(number=slot.number + 1)
@@ -233,9 +240,9 @@ def _failed(path: str, why: str) -> RendezvousConnectionError:
 
 
 def temporary(files: Files, path: str) -> str:
-    """Return the path of a temporary file in a job's directory.
+    """Return a new path for a temporary file in a job's directory; makes no file.
 
-    Left-over ones are removed later.
+    Left-over files are removed later by `tidy`.
     """
     return os.path.join(path, TEMPORARY + files.random_bytes(8).hex())
 
@@ -243,7 +250,8 @@ def temporary(files: Files, path: str) -> str:
 def tidy(files: Files, path: str, directory: str, now: float) -> None:
     """Write the name of this directory of versions into the job's head file, and remove old ones.
 
-    The directory has its first version. `now` is on the file system's clock. May be interrupted,
+    These are at least two behind it, and unchanged for `KEPT_S`. Temporary files of that age go,
+    too. `directory` has its first version. `now` is on the file system's clock. May be interrupted,
     and run by several processes at once. Raises OSError.
     """
     new = temporary(files, path)

@@ -1,4 +1,4 @@
-"""The file system that the register in a directory needs: ten operations, and a clock.
+"""The file system that the register in a directory needs: operations, a clock and random bytes.
 
 `LocalFiles` is the file system that is mounted here; `rallypoint.testing` has one in memory with
 the faults of real ones. Everything is private to this user: directories have mode 0700, files 0600.
@@ -25,7 +25,8 @@ FIXES = {
     errno.EACCES: "make it writable for you, or name another directory",
     errno.EOPNOTSUPP: "its file system has no hard links: name another directory",
 }
-"""The fix for each of these errors in a directory, as part of a sentence for the user."""
+"""The fix for each error number that the directory of registers may give, as part of a sentence for
+the user."""
 
 
 def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
@@ -68,10 +69,10 @@ class Files(Protocol):
         """
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file, and bypass cached content."""
+        """Return the content of a file."""
 
     def link(self, source: str, target: str) -> None:
-        """Make a second name for a file. Raises FileExistsError if that name is taken."""
+        """Make `target` a second name of a file. Raises FileExistsError if that name is taken."""
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, and replace an existing target."""
@@ -83,13 +84,16 @@ class Files(Protocol):
         """Remove an empty directory."""
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, in no order."""
+        """Return the names in a directory, in no particular order."""
 
     def sync(self, path: str) -> None:
         """Make the names in a directory durable."""
 
     def changed_at(self, path: str) -> float:
-        """Return when a file or a directory's names last changed, on the file system's clock."""
+        """Return the time at which a file, or the names in a directory, last changed.
+
+        In seconds on the file system's clock.
+        """
 
     def file_system(self, path: str) -> int:
         """Return the id of the file system that holds the path."""
@@ -98,11 +102,11 @@ class Files(Protocol):
         """Return seconds on a clock of this machine that does not stop while it is suspended."""
 
     def random_bytes(self, count: int) -> bytes:
-        """Return random bytes, which no other process has."""
+        """Return `count` random bytes, which no other process has."""
 
 
 class LocalFiles:
-    """The file system that is mounted on this machine."""
+    """The operations of `Files` on what is mounted on this machine, be it local or a network's."""
 
     def make_directory(self, path: str) -> None:
         """Make a directory, as `Files.make_directory` describes."""
@@ -160,7 +164,7 @@ class LocalFiles:
 
 @contextmanager
 def _closing(fd: int) -> Iterator[int]:
-    """Close the descriptor at the end, which reports late errors of writing."""
+    """Close the descriptor at the end of the block; closing it raises late errors of writing."""
     try:
         yield fd
     finally:

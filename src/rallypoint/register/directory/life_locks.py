@@ -29,18 +29,19 @@ class DirectoryLocks:
     """The locks in a directory that show other processes of this machine whether a holder lives.
 
     This works across containers, whose processes do not see each other. Each process locks one byte
-    of one file, at a random position. The kernel frees the lock when the process has ended, and
-    never before: a stopped process keeps its lock.
+    of one shared file, at a random position. The kernel frees the lock when the process has ended,
+    and never before: a stopped process keeps its lock.
 
-    A record names the file by its device and its inode. While a process has that file open, no
-    other file has its inode.
+    A `LifeLock` in a job's record names the file by its device and its inode. While a process has
+    that file open, no other file has its inode.
 
-    A lock is held and trusted only on a file system that a single kernel serves: a file server may
-    free the lock of a live process, for example after a partition. The constructor blocks.
+    A lock is held and trusted only on a local file system, not of FUSE, which a single kernel
+    serves. A file server may free the lock of a live process, for example after a partition. The
+    constructor blocks.
     """
 
     def __init__(self, directory: str) -> None:
-        """Hold a lock there until this process ends, if locks there can be trusted."""
+        """Hold a lock there until this process ends, if locks there can be trusted and taken."""
         self._fd = -1
         self.own: LifeLock | None = None
         """The lock of this process; None: it holds no lock there."""
@@ -61,8 +62,8 @@ class DirectoryLocks:
     def is_free(self, lock: LifeLock) -> bool:
         """Return whether no process holds this lock, so that its holder has ended.
 
-        Asks the kernel, not the disk. False for a lock in another file, and if the kernel can't
-        tell.
+        Asks the kernel, not the disk. False for this process's own lock, for a lock in another
+        file, if this process holds none, and if the kernel can't tell.
         """
         own = self.own
         if own is None or (lock.device, lock.inode) != (own.device, own.inode):
@@ -76,9 +77,9 @@ class DirectoryLocks:
 
 
 def are_locks_trusted(there: FileSystem) -> bool:
-    """Return whether the locks of a file system can be trusted, as a single kernel serves it.
+    """Return whether the locks of a file system can be trusted: it is local, and not of FUSE.
 
-    Pure.
+    Then a single kernel serves it. Pure.
     """
     return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
 

@@ -24,7 +24,7 @@ from rallypoint.register.version_file import UnsealedFormat, is_register, readab
 
 
 class DirectoryEngine:
-    """The engine that keeps records in a shared directory."""
+    """The engine `file`, which keeps the records of jobs in one shared directory."""
 
     name = "file"
 
@@ -39,8 +39,9 @@ class DirectoryEngine:
     def prepare(self) -> list[str]:
         """Make the directory if it is missing, and check it; see `Engine`.
 
-        A process that is no node of a job (`serve`) gets no remark about a file system of one
-        machine.
+        Returns a remark if writing is slow. A node of a job also gets one if the directory was
+        made. If the job may have several nodes, it gets one if only this machine can see the
+        directory.
         """
         if not self._use.run_id:
             return upkeep.prepare(self._path, self._files, "")
@@ -86,7 +87,7 @@ class DirectoryEngine:
         return f"{fix}: {lies_here(self._path, local)}"
 
     def life_locks(self) -> LifeLocks:
-        """Return the locks of this directory; see `LockingEngine.life_locks`."""
+        """Take a lock for this process there, and return the locks; see `LockingEngine`."""
         from rallypoint.register.directory.life_locks import DirectoryLocks  # `serve` alone has any
 
         return DirectoryLocks(self._path)
@@ -115,7 +116,10 @@ class DirectoryEngine:
 
 
 def _missing(path: str) -> list[str]:
-    """Return the absolute path and the directories above it that do not exist, the highest last."""
+    """Return the absolute `path` and the directories above it, as far as they do not exist.
+
+    The highest is the last.
+    """
     missing = []
     while not os.path.lexists(path):
         missing.append(path)

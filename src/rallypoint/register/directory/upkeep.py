@@ -23,7 +23,7 @@ PROBE = "probe-"
 SLOW_S = 1.0
 """The seconds for writing a small file durably above which the user gets a remark."""
 RETENTION_S = 7 * 86400.0
-"""The seconds after which a register that did not change is removed: its job has neither
+"""The seconds after which a register that did not change is removed. Its job then has neither
 coordinator nor node."""
 _REGISTER = re.compile(r"rallypoint-.*-[0-9a-f]{32}")
 _FIXES = FIXES | {
@@ -35,9 +35,9 @@ _OF_THE_PERSON = (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.ENAMETOOLON
 def prepare(path: str, files: Files, flag: str) -> list[str]:
     """Make the directory and its parents, and check that registers can be kept there. Blocks.
 
-    Several nodes may do so at once. `flag` is the option that named the directory. Returns remarks
-    for the user. Raises UsageError for an error that the user can fix, InfrastructureError if the
-    system refuses.
+    Several nodes may do so at once. `flag` is the option that named the directory; empty: none.
+    Returns remarks for the user. Raises UsageError for an error that the user can fix,
+    InfrastructureError for another one of the system.
     """
     what = f"{flag} {path}".lstrip()
     try:
@@ -72,9 +72,9 @@ def _make(path: str) -> None:
 
 
 def probe(path: str, files: Files) -> float:
-    """Write a durable file and link it, as a register does; return the seconds that it took.
+    """Write a durable file there and link it, as a register does; then remove both names.
 
-    Raises OSError.
+    Return the seconds that writing and linking took. Raises OSError.
     """
     began_at = files.now()
     name = os.path.join(path, PROBE + files.random_bytes(8).hex())
@@ -93,9 +93,9 @@ def probe(path: str, files: Files) -> float:
 def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> bool:
     """Remove the register of one job at this path, unless it turns out to be in use.
 
-    The register is moved away first, so that no other process finds it. Then `is_old` is called
-    with its new path; False puts the register back. Return whether it was removed. Raises OSError;
-    what is left of it is removed by `sweep`.
+    It is moved away first, so that no other process finds it. Then `is_old` is called with its new
+    path; False puts the register back. Return whether it was removed. Raises OSError; a register
+    that was moved away by then is removed later by `sweep`.
     """
     above, name = os.path.split(path)
     away = os.path.join(above, f"{GONE}{files.random_bytes(8).hex()}-{name}")
