@@ -127,7 +127,11 @@ def _read_directory(where: str) -> tuple[list[SummaryRead], list[str]]:
     UsageError.
     """
     said, others = [], []
-    for name in sorted(name for name in os.listdir(where) if name.endswith(".json")):
+    try:
+        found = sorted(name for name in os.listdir(where) if name.endswith(".json"))
+    except OSError as error:
+        raise UsageError(f"{shown(where)}: can't be read: {error.strerror}") from None
+    for name in found:
         if name.startswith("."):
             continue
         try:

@@ -94,14 +94,19 @@ def remove_register(files: Files, path: str, is_old: Callable[[str], bool]) -> b
     """Remove the register of one job at this path, unless it turns out to be in use.
 
     It is moved away first, so that no other process finds it. Then `is_old` is called with its new
-    path; False puts the register back. Return whether it was removed. Raises OSError; a register
-    that was moved away by then is removed later by `sweep`.
+    path; False or an error puts the register back. Return whether it was removed. Raises OSError,
+    and what `is_old` raises; what is left of a register that was moved away `sweep` removes later.
     """
     above, name = os.path.split(path)
     away = os.path.join(above, f"{GONE}{files.random_bytes(8).hex()}-{name}")
     files.rename(path, away)
-    if not is_old(away):
-        files.rename(away, path)
+    stays = True
+    try:
+        stays = not is_old(away)
+    finally:
+        if stays:
+            files.rename(away, path)
+    if stays:
         return False
     files.sync(above)
     _remove_tree(files, away)
