@@ -80,9 +80,9 @@ def verdict_lines(
 ) -> tuple[str, ...]:
     """Return the last lines of an agent, which tell how the job ended.
 
-    A success is one line and the job's goodput if known, or nothing if `quiet`. A run that started
-    nothing always says so: a script that runs a job again by mistake has no other sign of it. A
-    failure is one line if not `whole`.
+    A success is one line, with one more on the goodput of a longer job, or nothing if `quiet`. A
+    run that started nothing always says so: a script that runs a job again by mistake has no other
+    sign of it. A failure is one line if not `whole`.
     """
     name = job_name(view.run_id)
     job = f"{PROGRAM}: {name}"
