@@ -17,7 +17,7 @@ PROGRAM = "rallypoint"
 
 
 def clock_text(at: float, zone: tzinfo | None = None, *, precise: bool = False) -> str:
-    """Return a time as `12:04:05`, with milliseconds if `precise`.
+    """Return a time (seconds since 1970) as `12:04:05`, with milliseconds if `precise`.
 
     In local time if `zone` is None.
     """
@@ -26,7 +26,10 @@ def clock_text(at: float, zone: tzinfo | None = None, *, precise: bool = False) 
 
 
 def moment_text(at: float, now: float, zone: tzinfo | None = None) -> str:
-    """Return a time as `12:04:05`, or `2026-11-24 12:04:05` if it is not today."""
+    """Return a time as `12:04:05`, or `2026-11-24 12:04:05` if it is not on the day of `now`.
+
+    Both are seconds since 1970. In local time if `zone` is None.
+    """
     moment, today = (datetime.fromtimestamp(each, UTC).astimezone(zone) for each in (at, now))
     return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
@@ -44,7 +47,10 @@ def render_event(event: AgentEvent, *, show_node: bool = False, zone: tzinfo | N
 
 
 def render_event_json(event: AgentEvent) -> JsonLine:
-    """Return an event as a JSON object, in which no field replaces one of the record's names."""
+    """Return an event as one JSON object: time, event, message, node, round, and its own fields.
+
+    A field with one of these five names is left out.
+    """
     record: dict[str, FieldValue | None] = {
         "time": iso_text(event.at),
         "event": event.name,

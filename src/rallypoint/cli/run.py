@@ -105,7 +105,10 @@ def _take_part(config: AgentConfig) -> int:
 
 
 def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a hint for a worker that lacks a module which another Python has."""
+    """Return a hint, or none, for a worker whose error is a missing module.
+
+    The hint names another Python on this machine, which may have the module.
+    """
     if not message.startswith("ModuleNotFoundError"):
         return ()
     from rallypoint.cli.machine import other_python_hint
@@ -116,7 +119,7 @@ def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
 def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
     """Return a line on why nodes that waited in vain may not have seen each other's records.
 
-    Empty: there is no known reason.
+    `register` is where the job's record is kept. Empty: there is no record, or no known reason.
     """
     if register is None:
         return ()
@@ -127,9 +130,10 @@ def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
 
 
 def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
-    """Write the cause of the failure to the error file that a launcher of this agent wants.
+    """Write the cause of the failure to the error file that a launcher of this agent asked for.
 
-    It is the error of the worker that failed first, or else `error`.
+    It is the error of the worker, on any node, that caused the end of the job, or else `error`.
+    Nothing is written if no error file was asked for.
     """
     from rallypoint.worker.error_file import error_file_asked_for, get_error_handler
 

@@ -1,7 +1,7 @@
 """`rallypoint serve`: a coordinator of its own, for many jobs at once.
 
-A job whose coordinator lives in one of its agents ends with that node. This one outlives every
-node of every job that uses it.
+A job whose coordinator lives in one of its agents, and has no record elsewhere, ends with that
+node. This one outlives every node of every job that uses it.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class _Options(Struct, frozen=True):
     register: RegisterConfig | None
     """The place of the jobs' records; None: there are no records."""
     place_flag: str
-    """The option that gave the place of the records."""
+    """The option that gave the place, --data-dir or --rdzv-endpoint; empty: there is no place."""
     is_candidate: bool
     metrics: Endpoint | None
     history: str | None
@@ -228,7 +228,7 @@ def run(argv: list[str]) -> int:
 
 
 class _Server:
-    """One run of the command. For the thread of the loop. Call `run` once."""
+    """One run of `rallypoint serve`. Call `run` once, in the event loop, and `close` after it."""
 
     def __init__(self, options: _Options, token: JobToken | None, lines: EventLines) -> None:
         self._options, self._token, self._lines = options, token, lines
@@ -289,7 +289,8 @@ class _Server:
     def close(self) -> str:
         """Write the rest of the histories, when the loop has ended.
 
-        Returns what was lost, for a person. Blocks, for 2 s at most.
+        Returns a line for a person about what was lost; empty: nothing was. Blocks, for 2 s at
+        most.
         """
         return "" if self._history is None else self._history.close(CLOSE_S)
 
@@ -399,7 +400,10 @@ def _history(directory: Given | None) -> str | None:
 
 
 def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:
-    """Return the place of the jobs' records, and the option that gave it. Raises UsageError."""
+    """Return the place of the jobs' records, and the option that gave it. Raises UsageError.
+
+    None and an empty text: there are no records, only the coordinator's memory.
+    """
     machine, directory = ThisHost(), scanned.get("--data-dir")
     backend = scanned.read(SERVE, "--rdzv-backend")
     if directory is not None and not directory.text.strip():

@@ -47,7 +47,8 @@ class EventLines:
     def say(self, record: Record, run_id: str = "") -> None:
         """Queue a line about an event; nothing with `quiet`. Never blocks.
 
-        A line that does not fit into the queue is counted, and the next one has the count.
+        A line that does not fit into the queue is dropped; as JSON, the next one has the number of
+        them.
         """
         if self._quiet:
             return
@@ -66,13 +67,16 @@ class EventLines:
 
 
 def port_option(default: int) -> Setting:
-    """Return the option for a command's port."""
+    """Return the option `--port`: the port on which a command listens."""
     about = "port to listen on; 0: the system chooses"
     return Setting("--port", "PORT", about, "port", default=str(default))
 
 
 async def own_addresses(host: str) -> tuple[Address, ...]:
-    """Return the addresses of `--host`, a name or an address. Raises UsageError if it has none."""
+    """Return the addresses of `--host`, a name or an address. Raises UsageError if it has none.
+
+    `bind` leaves out those that are not this machine's.
+    """
     found = await resolve(Endpoint(host, 0))
     if isinstance(found, NotYet):
         raise UsageError(f"--host {shown(host)}: {found.reason}; use an address of this machine")
@@ -94,12 +98,15 @@ def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
 
 
 def listening_at(listeners: Sequence[socket]) -> list[Endpoint]:
-    """Return the addresses on which the sockets listen."""
+    """Return the address and port on which each of the sockets listens."""
     return [Endpoint(*listener.getsockname()[:2]) for listener in listeners]
 
 
 def notify(state: str) -> None:
-    """Notify a waiting service manager, such as systemd with Type=notify; else do nothing."""
+    """Send `state`, such as READY=1, to a waiting service manager, if there is one.
+
+    It is one such as systemd with Type=notify, which sets NOTIFY_SOCKET. Faults are ignored.
+    """
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where.startswith(("/", "@")):
         return
@@ -125,7 +132,7 @@ class EndingSignal:
             self._number.set_result(number)
 
     async def wait(self, lines: EventLines, kind: EventKind) -> int:
-        """Wait for a signal and report it as an event of this kind. Returns the exit code."""
+        """Wait for a signal, report it as an event of this kind, and return 128 + its number."""
         number = await self._number
         lines.say(kind(signal=signal_name(number)))
         return SIGNALLED + number

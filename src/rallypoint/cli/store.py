@@ -200,7 +200,7 @@ def _max_connections(wanted: int | None, descriptors: int) -> int:
 
 
 class _Stats:
-    """The printer of a line with statistics at an interval."""
+    """The printer of a line with the store's statistics every `every_s` seconds."""
 
     def __init__(self, server: StoreServer, every_s: float, lines: EventLines) -> None:
         self._server, self._every_s, self._lines = server, every_s, lines

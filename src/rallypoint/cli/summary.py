@@ -1,6 +1,6 @@
 """The last reports of a run for programs: the last events, and `--json-summary`.
 
-They are made however the run ends.
+They are made after a success, a failure of the job or an error of the agent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _SIGINT = 2
 
 
 def _in_directory(path: str, node: str) -> str:
-    """Return this node's file in a directory, which is made if it is missing. Raises UsageError."""
+    """Return the path `NODE.json` in a directory, which is made if missing. Raises UsageError.
+
+    It is the file of this node for `--json-summary DIR/`.
+    """
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -38,8 +41,8 @@ def _in_directory(path: str, node: str) -> str:
 class JobReport:
     """The last reports of one run: events, metrics, the kept end of the job, and `--json-summary`.
 
-    It is made before anything is started. At the end either `ended` and `close` are called, or
-    `failed`.
+    It is made before anything is started. At the end `ended` and then `close` are called. If an
+    error ends the agent, `failed` is called instead of `close`, also after `ended`.
     """
 
     def __init__(self, config: AgentConfig, print_line: Callable[[str], None]) -> None:
@@ -150,7 +153,7 @@ class SummaryFile:
             raise UsageError(text) from error
 
     def write(self, summary: Mapping[str, object]) -> None:
-        """Write the summary. Raises OSError if it can't be written; then nothing is left behind."""
+        """Write the summary. Raises OSError if it can't be written; then the file is unchanged."""
         import json  # only now: a start has no use for it
 
         # ASCII: no text is read as anything else, also with bytes in it that are no UTF-8.

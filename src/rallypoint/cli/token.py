@@ -51,10 +51,11 @@ jobs and run code on your nodes.
 
 
 def run(argv: list[str]) -> int:
-    """Print a token to stdout, and return 0.
+    """Print the user's token, or with --run-id the one derived for that job, and return 0.
 
-    The token is made if there is none, in the user's own file or in that of --token-file. Raises
-    AccessError when a token is unsafe, malformed or can't be made, UsageError, and HelpRequested.
+    The user's token is made if there is none, in the user's own file or in that of --token-file.
+    Raises AccessError when a token is unsafe, malformed or can't be made, UsageError, and
+    HelpRequested.
     """
     scanned = with_hint(TOKEN, lambda: parse(TOKEN, argv, {}))
     where = with_hint(TOKEN, lambda: access.read_access(scanned))

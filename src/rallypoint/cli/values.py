@@ -1,4 +1,4 @@
-"""Reads single values of the command line: numbers, endpoints, choices. Pure.
+"""Reads single values of the command line: numbers, endpoints, choices.
 
 Every reader takes a `Given` and raises `UsageError` with that value as it was written and what
 would be right. `read` picks the reader by the kind of the setting.
@@ -28,14 +28,14 @@ from rallypoint.store.access import parse_network
 from rallypoint.wire.address import checked_host, is_port, read_port, split_endpoint
 
 _MAX_DIGITS = 18
-"""The most digits of a number; Python refuses to parse very long ones."""
+"""The most digits of a whole number; Python refuses to parse very long ones."""
 _LOOPBACK = "127.0.0.1"
 EVENT_HANDLERS = ("console", "jsonl", "null")
 """The names of the built-in event handlers."""
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
 _BLANKS_COUNT = frozenset({"template", "texts", "pattern"})
-"""The kinds of texts whose blanks at the beginning or end are significant."""
+"""The kinds of settings whose values keep blanks at their beginning and end."""
 _PATHS = {"file": "a file", "path": "a file", "directory": "a directory"}
 _BEFORE_PATHS = {"--event-log-handler": "jsonl:", "--topology": "file:", "--preempt-notice": ""}
 _PATH_BEGINS = ("/", "./", "../", "~", "file:")
@@ -46,9 +46,10 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Given:
     """Make the value of a setting from the text that a user wrote.
 
-    Only this function removes blanks and line ends around it, and expands paths
+    It removes line ends around the text, and blanks unless the kind keeps them, and expands paths
     (`files.local_path`). `by_variable`: the text is from the variable of the setting. `elsewhere`:
-    a path is one of other machines. Raises UsageError for an address in the place of a path.
+    a path is one of other machines, so its `~` stays (except for the kind `path`). Raises
+    UsageError for an address in the place of a path.
     """
     origin = f"{row.env_name}={shown(text)}" if by_variable else f"{row.flag} {shown(text)}".strip()
     bare = text.strip("\r\n" if row.kind in _BLANKS_COUNT else None).removeprefix("\ufeff")
@@ -67,7 +68,7 @@ def word(text: str) -> Given:
 def place(value: Given, needs: str, *, expand: bool = True) -> str:
     """Return the value as a path. `needs` says in errors what kind of file. Raises UsageError.
 
-    `expand`: `~` is replaced by the user's home.
+    `expand`: `~` is replaced by the user's home. The path may stay relative.
     """
     try:
         return local_path(value.text, f"needs {needs}", expand=expand)
@@ -76,7 +77,10 @@ def place(value: Given, needs: str, *, expand: bool = True) -> str:
 
 
 def _path_in(row: Setting, text: str) -> tuple[str, str]:
-    """Return the text before the path in a value, and the kind of file; empty: it has no path."""
+    """Return the prefix of a path in a value, such as `file:`, and what file is meant, for errors.
+
+    Both are empty if the value has no path.
+    """
     if (needs := _PATHS.get(row.kind)) is not None:
         return "", needs
     head = _BEFORE_PATHS.get(row.flag)
@@ -86,14 +90,17 @@ def _path_in(row: Setting, text: str) -> tuple[str, str]:
 
 
 def name(value: Given) -> str:
-    """Return a valid name of a job, a node or a kind of worker; empty: none. Raises UsageError."""
+    """Return a valid name of a job, a node or a role of workers. Raises UsageError.
+
+    An empty value is returned as it is.
+    """
     if value.text and not is_name(value.text):
         raise value.wrong(f"needs 1 to {MAX_NAME_BYTES} bytes of printable characters")
     return value.text
 
 
 def truth(value: Given) -> bool:
-    """Return whether a word or number means yes: true, yes, on or 1, for example.
+    """Return whether a value means yes: true, t, yes, y, on, or a number other than 0.
 
     Raises UsageError.
     """
@@ -240,7 +247,7 @@ def endpoint(
 ) -> Endpoint:
     """Read `HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port.
 
-    `default_port` counts where there is none. Raises UsageError, also for a port below
+    `default_port` counts where the value has no port. Raises UsageError, also for a port below
     `least_port`.
     """
     if "," in value.text:
@@ -290,9 +297,9 @@ def conf_words(value: Given) -> Iterator[tuple[str, str]]:
 
 
 def output_map(value: Given) -> str:
-    """Check `0` to `3` for all workers, or `RANK:0-3,...`, and return it as it was written.
+    """Check `0` to `3` for all workers, or `LOCAL_RANK:0-3,...`, and return it as it was written.
 
-    Raises UsageError.
+    `g` before a rank makes it a global one. Raises UsageError.
     """
     for part in value.text.split(","):
         rank, colon, streams = part.strip().rpartition(":")
@@ -410,7 +417,7 @@ def file_to_write(value: Given) -> str:
 def exit_codes(value: Given) -> tuple[int, ...]:
     """Return exit codes, 1 to 255, separated by commas. Raises UsageError.
 
-    Each is returned once, in order: all nodes must have the same.
+    Each is returned once, in ascending order: all nodes must have the same tuple.
     """
     codes = set()
     for part in value.text.split(","):
@@ -435,7 +442,10 @@ def exit_override(value: Given) -> tuple[tuple[str, int]]:
 
 
 def size(value: Given) -> int:
-    """Return a number of bytes, as `500M` or `2G`, in powers of 1024. Raises UsageError."""
+    """Return a number of bytes, as `500M` or `2G`, above 0. Raises UsageError.
+
+    K, M, G and T are powers of 1024.
+    """
     found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:I?B)?", value.text.strip().upper())
     if found is None or not int(found[1]):
         raise value.wrong("needs a number of bytes, with K, M or G if you like, for example 100M")

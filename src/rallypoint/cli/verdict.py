@@ -37,14 +37,14 @@ from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
 from rallypoint.errors import RallypointError
 
 CLOCKS_DIFFER_S = 10.0
-"""Another node, whose clock differs, may end the job this many seconds before the time that
+"""Another node, whose clock differs, may end the job up to this many seconds before the time that
 `--stop-before` gives this one."""
 _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 """The beginning of a message that repeats the first line of the report."""
 _NO_PROGRESS = r"\(--max-no-progress \d+\)"
-"""The pattern of a reason that names the option which has ended the job."""
+"""The pattern of the option, in a reason, by which repeated failures have ended the job."""
 _MORE_SHARED_MEMORY = (
     "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
     "medium Memory), or use fewer processes for loading data. Otherwise a mapped file was truncated"
@@ -62,8 +62,8 @@ class VerdictView(Ending, frozen=True, kw_only=True):
     elapsed_s: float
     max_restarts: int
     ended_s_ago: float | None = None
-    """The seconds since the end of a job that had ended before this node joined; None: it took
-    part."""
+    """The seconds since the end of a job that had ended before this node joined; None: it is not
+    known to have."""
     goodput: GoodputView | None = None
     """The use of the job's time, if known."""
     advice: str = ""
@@ -80,9 +80,9 @@ def verdict_lines(
 ) -> tuple[str, ...]:
     """Return the last lines of an agent, which tell how the job ended.
 
-    A success is one line and the job's goodput if known, or nothing if `quiet`. A run that started
-    nothing always says so: a script that runs a job again by mistake has no other sign of it. A
-    failure is one line if not `whole`.
+    A success is one line, with one more on the goodput of a longer job, or nothing if `quiet`. A
+    run that started nothing always says so: a script that runs a job again by mistake has no other
+    sign of it. A failure is one line if not `whole`.
     """
     name = job_name(view.run_id)
     job = f"{PROGRAM}: {name}"
@@ -161,7 +161,7 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
 
 
 def _file(node: str, failure: WorkerExit) -> str:
-    """Return where to read more: of a hang there are stacks, and no log."""
+    """Return the file to read, and its node: the stacks of a hung worker, or else the log."""
     label = "stacks" if failure.returncode is None else "log"
     return f"{label}: {failure.log_file} (on {node})"
 
@@ -212,9 +212,9 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
 def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
     """Return the agent's exit code: 128 + n for an end by a signal, else that of the class.
 
-    `stop` may replace codes of classes. `elapsed_s` is the time in seconds since the start. Shortly
-    before the time at which this node leaves, and later, a signal other than SIGINT counts as a
-    failure of the infrastructure.
+    `stop` may replace codes of classes. `elapsed_s` is how long this node took part, in seconds.
+    From 10 s before the time at which this node leaves, by --stop-before, a signal other than
+    SIGINT counts as a failure of the infrastructure.
     """
     name, verdict = finish.outcome.exit_class, finish.verdict
     leave_in_s = stop.leave_in_s
@@ -234,7 +234,7 @@ def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
 NEAR_LIMIT_S = 60.0
 """How long before its time limit a scheduler may send its signal, in seconds."""
 FEW_NODES = 4
-"""The most nodes of a job in which each node prints the whole report."""
+"""The most nodes of a job in which, with `--report auto`, each node prints the whole report."""
 
 
 def verdict_view(
@@ -246,8 +246,8 @@ def verdict_view(
     """Return the facts for an agent's last lines.
 
     `goodput`: of the whole job, if that is known. `max_restarts`: the value that this node was
-    started with, which counts where it has no verdict of the job. `stop`: how this node was to be
-    stopped; None: no advice.
+    started with, which counts if it has left or has no verdict of the job. `stop`: how this node
+    was to be stopped; None: no advice.
     """
     how, verdict = end.finish.ending, end.finish.verdict
     view = VerdictView(
@@ -267,7 +267,10 @@ def verdict_view(
 
 
 def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
-    """Return whether this node prints the whole report of a failure."""
+    """Return whether this node prints the whole report of a failure, not one line.
+
+    `--report auto`: every node of at most 4, else node rank 0 and the node of the first cause.
+    """
     is_rank_0 = end.place is not None and end.place.group_rank == 0
     if report is not FailureReport.AUTO:
         return report is FailureReport.ALL or (report is FailureReport.RANK0 and is_rank_0)
@@ -278,8 +281,9 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
 
 
 def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
-    """Return where the end of a job is kept, or why it is not; empty: nothing is to be kept.
+    """Return a line on where the end of a job is kept, or why it is not.
 
+    `path` is its file, empty if none was written. Empty: nothing is to be kept.
     A job may continue without this node, and so have no end yet.
     """
     if path and how.has_left:
@@ -292,8 +296,9 @@ def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
-    """Return the advice that lets a job outlive the node that hosts it; empty: it does not apply.
+    """Return the advice for a job that ended because the node hosting its coordinator left.
 
+    It names shared records, or `--stop-before` near or after the time limit. Empty: none applies.
     `elapsed_s` is how long this node took part.
     """
     if HOST_LEAVES not in reason:

@@ -131,8 +131,8 @@ def _rounded(seconds: float) -> float:
 def goodput_summary(view: GoodputView | None) -> JsonObject | None:
     """Return the use of the whole job's time, from its coordinator; null: not known.
 
-    A handler or an older coordinator does not send it. Fields are null if no steps are known, or if
-    there was no fault.
+    A handler or an older coordinator does not send it. Some fields are null if no steps are known,
+    or if there was no fault.
     """
     if view is None:
         return None
@@ -149,7 +149,7 @@ def _all_rounded(known: JsonObject) -> JsonObject:
 
 
 def cause_summary(cause: Cause | None) -> JsonObject | None:
-    """Return the first cause for programs; null when it was no worker's failure."""
+    """Return the failed worker that caused the end, for programs; null when none did."""
     if cause is None or cause.failure is None:
         return None
     failure = cause.failure

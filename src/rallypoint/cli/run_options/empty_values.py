@@ -14,7 +14,7 @@ from rallypoint.errors import UsageError
 
 _NOT_GIVEN = frozenset(flag for flag, row in FLAGS.items() if row.may_be_empty)
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
-"""The options that are ignored for one node; with several nodes an empty one is an error."""
+"""The options whose empty value counts as absent in a job of one node, and else is an error."""
 _BLANKS_COUNT = frozenset({"--log-line-prefix-template"})
 """The options for which blanks alone are a value; for all others they are an empty value."""
 _WHY = "as by a shell variable that is not set"
@@ -23,7 +23,7 @@ _WHY = "as by a shell variable that is not set"
 def without_empty(scanned: Scanned) -> Scanned:
     """Return the command line without the options whose value is empty.
 
-    `Scanned.empty` names them. Raises UsageError for options that need a value.
+    `Scanned.empty` of the result names them. Raises UsageError for options that need a value.
     """
     empty = {flag for flag, given in scanned.values.items() if is_empty(flag, given[-1].text)}
     refused = empty - _NOT_GIVEN - _OF_ONE_NODE
@@ -35,7 +35,7 @@ def without_empty(scanned: Scanned) -> Scanned:
 
 
 def is_empty(flag: str, text: str) -> bool:
-    """Return whether the text counts as no value for the option."""
+    """Return whether the text is an empty value of the option; false if it takes no value."""
     row = FLAGS.get(flag)
     takes_value = row is None or bool(row.metavar)
     return takes_value and not (text if flag in _BLANKS_COUNT else text.strip())
@@ -47,11 +47,14 @@ def needs_a_value(flag: str) -> str:
 
 
 def was_empty(scanned: Scanned, flag: str) -> str:
-    """Return the beginning of a message about an option with an empty value; else empty."""
+    """Return the beginning of an error about an option that is missing as its value was empty.
+
+    Empty: its value was not empty.
+    """
     return f"{flag} is empty, {_WHY}; " if flag in scanned.empty else ""
 
 
 def refuse_empty(flag: str) -> None:
-    """Raise UsageError for an empty value of this option, unless an empty one may count as none."""
+    """Raise UsageError, that this option is empty, unless an empty value may count as absent."""
     if flag not in _NOT_GIVEN | _OF_ONE_NODE:
         raise UsageError(needs_a_value(flag))

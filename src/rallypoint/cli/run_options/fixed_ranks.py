@@ -37,7 +37,8 @@ def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
 def _elastic_by(scanned: Scanned) -> str:
     """Return the option that makes a job elastic, as it was written.
 
-    Empty: the job may have fixed ranks, or another package's handler.
+    Empty: none does, as with fixed ranks, another package's handler, or neither a backend nor an
+    endpoint.
     """
     if scanned.on("--standalone"):
         return "--standalone"
@@ -49,9 +50,9 @@ def _elastic_by(scanned: Scanned) -> str:
 
 
 def is_static(scanned: Scanned, backend: str | None) -> bool:
-    """Return whether the user gives the nodes their ranks. Raises UsageError.
+    """Return whether the ranks of nodes are fixed by the options, not given by a coordinator.
 
-    `backend` is that of the command line, if any.
+    `backend` is that of the command line, and decides alone; None: it has none. Raises UsageError.
     """
     if backend is not None:
         return backend == "static"

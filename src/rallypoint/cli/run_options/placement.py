@@ -1,7 +1,7 @@
 """The nodes that take part and their order: `--spares` and `--topology`.
 
-Both are read first, and change the meaning of `--nnodes` and `--topology KEY` for the rest of the
-command line. The coordinator uses these and `--world-multiple-of`.
+Both are read first: `--spares` is taken off `--nnodes`, and `--topology` with a file or a command
+is replaced by the line that it says.
 """
 
 from __future__ import annotations

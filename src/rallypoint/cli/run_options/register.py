@@ -30,8 +30,9 @@ def read_register(
 ) -> tuple[RegisterConfig, Scanned]:
     """Return where the job's register is, and the command line without the keys that say so.
 
-    These are keys of `--rdzv-conf`. Raises UsageError, also without a run id: the records of many
-    jobs may lie in one place. Raises RendezvousPlugInError for an unusable engine of a package.
+    These are keys of `--rdzv-conf`. Raises UsageError, also without a run id (but for
+    `store_type=file`): the records of many jobs may lie in one place. Raises RendezvousPlugInError
+    for an unusable engine of a package.
     """
     register, rest = read_place(scanned, backend, machine)
     job = scanned.get("--rdzv-id")
@@ -52,8 +53,8 @@ def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, st
     """Return the options and the backend, with `store_type=file` turned into a shared path.
 
     The path is that of one job: its record lies in a directory beside the file that torch would
-    make. Without a path each node is alone, as with torch, which makes a temporary file. Raises
-    UsageError.
+    make. Without a path (`--rdzv-endpoint`) a job of one node stays as it is, and one of several
+    raises UsageError, as does an address in its place.
     """
     where = scanned.get("--rdzv-endpoint")
     if not _is_file_store(scanned) or (where is None and scanned.nodes[1] == 1):
@@ -100,7 +101,7 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
 
 
 def _by(scanned: Scanned, backend: str) -> str:
-    """Return the option by which the backend was given, as it was written."""
+    """Return the option by which the backend was given, as it was written, or as it would be."""
     given = scanned.get("--rdzv-backend")
     return f"{named.rdzv_backend} {backend}" if given is None else given.origin
 
@@ -125,13 +126,16 @@ def _add_password(
 
 
 def check_conf(rest: Scanned) -> None:
-    """Check the `--rdzv-conf` of a command that uses it only for the place. Raises UsageError."""
+    """Raise UsageError for a key of `--rdzv-conf` that `read_place` has left: it has no effect.
+
+    For commands that use `--rdzv-conf` only for the place of the records.
+    """
     for _, other in rest.conf():
         raise other.wrong("only keys of the backend have an effect here")
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:
-    """Return a remark on each option that has no meaning where any node may lead the job."""
+    """Return a remark on each key given of `OF_A_FIXED_HOST`: any node may lead the job."""
     return [
         f"{given.origin} has no effect with {_by(scanned, backend)}: any node may host the job"
         for name in OF_A_FIXED_HOST

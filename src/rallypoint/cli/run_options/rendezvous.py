@@ -1,16 +1,18 @@
-"""Decides how the nodes of a job find each other, from the command line. Pure.
+"""Decides how the nodes of a job find each other, from the command line.
 
     given                                       means
     --standalone, or one node and nothing       this node alone, on a port the system chooses
-    --rdzv-endpoint                             elastic: ranks are given by the coordinator, and
-                                                what says them has no effect
-    --node-rank, --master-addr, --master-port   static: ranks are given by the person
+    --rdzv-endpoint, --rdzv-backend tcp|c10d    elastic: ranks are given by the coordinator
+    --node-rank, --master-addr                  static: ranks are given by the person, also with
+                                                --rdzv-endpoint, but not with tcp or c10d
+    --master-port, for one node                 static, without --rdzv-endpoint
     --rdzv-backend static                       static, even when --rdzv-endpoint says where
     --rdzv-backend of an engine of records      any node leads, by a register in that place
     --rdzv-backend of another package           by that handler, to which the endpoint belongs
 
-As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
-so that two such jobs on one machine don't disturb each other.
+As under torchrun, one node with neither endpoint nor --master-port is alone even if --node-rank,
+--master-addr or the backend tcp, c10d or static is given, so that two such jobs on one machine
+don't disturb each other.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ from rallypoint.wire.address import ANY_PORT, Address
 
 _BACKENDS = (*BY_ENDPOINT, *ENGINE_NAMES)
 _INTERVAL_S, _ATTEMPTS = 5.0, 3
-"""The defaults of torchrun for the lease, if only one of its two keys is given."""
+"""The defaults of torchrun for the two keys (keep_alive_interval in seconds,
+keep_alive_max_attempt) whose product is the lease, if only one of them is given."""
 HEARTBEAT_S, BEATS = 1.0, 5
 """The longest interval of heartbeats in seconds, and the least number of heartbeats in a lease."""
 _ROWS = {row.flag: row for row in SETTINGS}
@@ -70,7 +73,7 @@ or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""
 
 Fields = dict[str, Any]
-"""Values by the field that they fill."""
+"""Values by the name of the field of a configuration that they fill."""
 
 
 class Reading(Struct, frozen=True):
@@ -78,9 +81,10 @@ class Reading(Struct, frozen=True):
 
     rendezvous: RendezvousConfig
     fields: dict[str, Fields]
-    """The values for the other parts of `AgentConfig`, by part."""
+    """The values of the given settings, by part of `AgentConfig` (such as `stop`) and field."""
     scanned: Scanned
-    """The command line, with the keys of `--rdzv-conf` among the options."""
+    """The command line, with the keys of `--rdzv-conf` among the options; a package's handler keeps
+    its keys as they were."""
 
 
 def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> Reading:
@@ -218,11 +222,11 @@ def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str
 
 
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
-    """Return the command line with each key of --rdzv-conf as a value of that name.
+    """Return the command line with each key of --rdzv-conf as an option of that name.
 
-    If a key is repeated, the last one counts, as under torchrun. A key that no torch knows raises
-    UsageError, because an ignored setting is worse than a refused one. A key without effect here is
-    mentioned in `notices`.
+    If a key is repeated, the last one counts, as under torchrun. A key that neither any torch nor
+    Rallypoint knows raises UsageError, because an ignored setting is worse than a refused one. A
+    key without effect here is mentioned in `notices`.
     """
     conf: dict[str, Given] = {}
     known = _known_keys(scanned)
@@ -238,7 +242,10 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _known_keys(scanned: Scanned) -> Collection[str]:
-    """Return the known keys of --rdzv-conf; a program gives some options as keys, too."""
+    """Return the known keys of --rdzv-conf, and without that option also of a calling program.
+
+    Such a program gives keys from Python, some of which are options of the command line.
+    """
     return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
 
 
@@ -302,7 +309,8 @@ def _by_handler(
 ) -> tuple[Scanned, Fields]:
     """Return the settings for another package's handler, with the keys unchanged.
 
-    Options of the coordinator have no effect, which is mentioned in `notices`.
+    `--node-rank` becomes the key `rank`. Options of the coordinator have no effect, which is
+    mentioned in `notices`.
     """
     where, rank = scanned.get("--rdzv-endpoint"), scanned.get("--node-rank")
     given = scanned.get("--rdzv-backend")

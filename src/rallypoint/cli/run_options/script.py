@@ -37,10 +37,11 @@ def need_a_script(scanned: Scanned) -> None:
 
 
 def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> list[str]:
-    """Return a remark on options of this command that stand after the script; or none.
+    """Return at most one remark, on options of launchers that stand after the script.
 
-    They belong to the script then. There is no remark where that may be intended: for a script that
-    is a launcher itself, after `--`, or for an option that stands before the script too.
+    They belong to the script then. Only options in `_OF_LAUNCHERS` count. There is no remark where
+    that may be intended: for a script that is a launcher itself, with `--no-python`, after `--`, or
+    for an option that stands before the script too.
     """
     script, *arguments = scanned.words or ("",)
     is_parted = "--" in argv[: len(argv) - len(scanned.words)]
@@ -65,7 +66,7 @@ def worker_command(
 ) -> tuple[str, ...]:
     """Return the worker's argv: torchrun's `python -u [-m] script args`, or the program itself.
 
-    Raises UsageError.
+    With --run-path, Python code (`-c`) runs the script. Raises UsageError.
     """
     module, bare = scanned.on("--module"), scanned.on("--no-python")
     by_path = scanned.on("--run-path")
@@ -104,7 +105,10 @@ def check_script(script: str, machine: ThisHost, after: Sequence[str] = ()) -> s
 
 
 def interpreter(environ: Mapping[str, str], machine: ThisHost) -> str:
-    """Return the interpreter of the workers: PYTHON_EXEC, or else this one. Raises UsageError."""
+    """Return the interpreter of the workers: PYTHON_EXEC, or else the agent's own.
+
+    Raises UsageError.
+    """
     given = environ.get("PYTHON_EXEC", "")
     origin = f"PYTHON_EXEC={shown(given)}"
     chosen = _meant(given, machine.find_program, origin)

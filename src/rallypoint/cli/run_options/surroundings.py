@@ -2,8 +2,9 @@
 
 A scheduler starts the same command on every node. Its variables become further values of the
 options, each with its variable as the source: the command line and the variables of Rallypoint and
-torchrun take precedence. They are used only if the command line does not say itself how the nodes
-find each other. Kubernetes gives only the number of a pod, for fixed ranks.
+torchrun take precedence. Unless `--scheduler slurm` asks for them, Slurm's are used only if the
+command line does not say itself how the nodes find each other. Kubernetes gives only the number of
+a pod, as the node rank for --master-addr or the static backend.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def with_surroundings(
     """Return the command line with the scheduler's values for options that were left out.
 
     Remarks are added to `notices`. In a worker that starts another job, the scheduler's variables
-    describe its agent, so they are ignored. Raises UsageError, and RendezvousPlugInError for an
-    unusable plug-in.
+    describe its agent, so they are ignored, as with `--scheduler none`. Raises UsageError, and
+    RendezvousPlugInError for an unusable plug-in.
     """
     asked = scanned.get("--scheduler")
     scheduler = choice(asked, FLAGS["--scheduler"].metavar.split("|")) if asked else "auto"
@@ -113,7 +114,7 @@ def _with_slurm(
 def _recorded_in(
     where: Given, backend: Given | None, machine: ThisHost, notices: list[str]
 ) -> dict[str, Given]:
-    """Return the options that keep the job's record in this place, if that is possible."""
+    """Return the options that keep the job's record in this place; none if that is impossible."""
     if backend is None and (why := machine.why_no_records(where.text)):
         notices.append(f"the job ends with its first node, as its record can't be kept: {why}")
         return {}

@@ -1,6 +1,6 @@
-"""The reasons why the words after the options can't be run, and the fixes. Pure.
+"""The reasons why the words after the options can't be run, and the fixes.
 
-The file itself is examined first, by `ThisHost`.
+Pure: `ThisHost` looks at files and programs.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ def _why_no_script(script: str, after: Sequence[str], machine: ThisHost) -> str:
 
 
 def generated_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the script and its arguments for a generated command, by default train.py.
+    """Return the script and its arguments for a generated Slurm script or Kubernetes manifest.
 
-    The script is on another machine. Raises UsageError for a well-known program in its place.
+    By default it is train.py. The script is on another machine. Raises UsageError for a well-known
+    program in its place.
     """
     script, *after = words or ("train.py",)
     if _is_program(script):
@@ -184,7 +185,7 @@ def _interpreter_of(line: str) -> str:
 
 
 def _one_word(text: str, machine: ThisHost) -> str:
-    """Return the reason for a whole command within quotes; empty: it is none."""
+    """Return the error for a whole command within quotes, taken for one name; empty: it is none."""
     first, *others = text.split() or [""]
     if not others or (machine.path_kind(first) != "file" and machine.find_program(first) is None):
         return ""
