@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -143,3 +147,17 @@ def test_a_job_that_has_no_record_is_said_so(
     code, line = verdict(capsys, str(tmp_path), "--rdzv-id", "other", "--insecure")
     assert code == 2
     assert "has no record of job other" in line
+
+
+def test_a_directory_that_can_not_be_read_is_one_line() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0)
+        command = [sys.executable, "-m", "rallypoint", "verdict", folder]
+        if os.geteuid() == 0:
+            other = ("setpriv", "--reuid=60001", "--regid=60001", "--clear-groups")
+            if subprocess.run([*other, *command[:3], "--version"], capture_output=True).returncode:
+                pytest.skip("another user can't run this interpreter")
+            command = [*other, *command]
+        run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr == f"rallypoint verdict: {folder}: can't be read: Permission denied\n"

@@ -177,6 +177,18 @@ def test_a_register_that_has_not_changed_for_a_week_is_removed_and_no_other() ->
     assert DirectoryBackend(DIRECTORY, "old", files=files).get_state() is None
 
 
+def test_a_register_whose_age_can_not_be_found_out_is_put_back() -> None:
+    _, files = server_with("job")
+    write(files, "job")
+
+    def fails(_path: str) -> bool:
+        raise OSError(errno.EIO, "no")
+
+    with pytest.raises(OSError, match="no"):
+        remove_register(files, f"{DIRECTORY}/{register_name('job')}", fails)
+    assert files.names(DIRECTORY) == [register_name("job")]
+
+
 def test_what_an_interrupted_removal_has_left_is_removed() -> None:
     server, files = server_with("job")
     write(files, "job")
