@@ -1,4 +1,4 @@
-"""The jobs that a coordinator hosts: one or any, with their machine and their registers."""
+"""The jobs that a coordinator hosts, one or any: what decides for them and records them."""
 
 from __future__ import annotations
 

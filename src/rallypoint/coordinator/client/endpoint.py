@@ -1,4 +1,4 @@
-"""Endpoints: from what a person wrote to addresses that can be dialled or bound.
+"""Endpoints: from a host and port, as a person wrote them, to addresses to dial or bind.
 
 A name that does not resolve is, in a cluster, mostly a name that does not resolve *yet*: the pod
 or the machine that it means is still starting. That is data (`NotYet`), for a caller that retries
