@@ -150,8 +150,8 @@ class ServerConnection(FramedConnection):
         """Whether the peer has closed its sending side, as the kernel does when a process ends. An
         agent's session then lasts `reconnect_grace_s`, and after a broken connection longer."""
         self.owner: object | None = None
-        """The owner of this connection's messages. After the handshake it is the peer's run id, after
-        the first message the job or another handler; None before."""
+        """The owner of this connection's messages. After the handshake it is the peer's run id,
+        after the first message usually the job or another handler; None before the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

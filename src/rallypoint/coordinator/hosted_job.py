@@ -51,7 +51,7 @@ class Gate(Protocol):
     """
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """Return the effects that may be carried out now; the others are carried out later."""
+        """Return those of these effects that may be carried out now; the others are kept back."""
 
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str

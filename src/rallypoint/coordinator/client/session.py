@@ -167,7 +167,7 @@ class CoordinatorSession:
 
     @property
     def attached(self) -> m.Attached | None:
-        """The coordinator's last consent to an attach of this node; None: there was none."""
+        """The last `Attached` message of the coordinator to this node; None: there was none."""
         return self._end.attached
 
     def stamp(self, round_: int) -> Stamp:
@@ -290,7 +290,7 @@ class CoordinatorSession:
     def send_collected(self, piece: m.Collected) -> None:
         """Send a piece of an answer about workers; it is lost if this node is not attached.
 
-        The coordinator names lost pieces to the person who has asked.
+        The coordinator tells the person who has asked that this node's part is missing.
         """
         if self._connection is not None and self._end.is_attached:
             self._connection.send(piece)
