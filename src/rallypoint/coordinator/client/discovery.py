@@ -1,10 +1,12 @@
 """An agent's search for the coordinator, or its decision to host it (behaviours F6, F8).
 
-A lost coordinator is searched for in the same way. The node that can bind the endpoint hosts, and
-proves it by dialling the endpoint and reaching its own coordinator there; else it closes its
-sockets and is a client. A name that does not resolve yet and a coordinator that is not up yet are
-waited for, with a line about it. While no node hosts, the name is looked up again about once a
-second: when it has other addresses, the search begins anew.
+The node that can bind the endpoint hosts, and proves it by dialling the endpoint and reaching its
+own coordinator there; else it closes its sockets and is a client. A name that does not resolve yet
+and a coordinator that is not up yet are waited for, with a line about it. While no node hosts, the
+name is looked up again about once a second: when it has other addresses, the search begins anew.
+
+When the coordinator is lost, an agent only dials again (`Redial`); the rendezvous plug-in for
+torchrun searches anew.
 """
 
 from __future__ import annotations
