@@ -147,11 +147,11 @@ class ServerConnection(FramedConnection):
         """Whether the peer is a person's command that has sent `DrainNode`, and so reads
         `DrainAnswer` instead of `Answer`."""
         self.ended_by_peer = False
-        """Whether the peer has closed its sending side, as the kernel does when a process ends. Its
-        session then has the shorter grace."""
+        """Whether the peer has closed its sending side, as the kernel does when a process ends. An
+        agent's session then lasts `reconnect_grace_s`, and after a broken connection longer."""
         self.owner: object | None = None
-        """The owner of this connection's messages, as the coordinator sets it: at first the run id,
-        then the job or another handler."""
+        """The owner of this connection's messages. After the handshake it is the peer's run id,
+        after the first message usually the job or another handler; None before the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -248,7 +248,7 @@ class ClientConnection(FramedConnection):
         self.lost: asyncio.Future[str] = loop.create_future()
         """Done when the connection has ended, with the reason as its result."""
         self.was_cut = False
-        """Whether another side than this node has ended the connection."""
+        """Whether the coordinator or the network has ended the connection, not this node."""
         self.local_host = ""
         self.peer = Address("", 0)
         """The numeric address that was reached; empty before."""
@@ -377,7 +377,7 @@ async def dial(
     Raises AccessError when an address refuses this node, ProtocolError when it is another program
     or another version, and SilentPeerError when it accepts connections and sends nothing. The first
     of these errors is raised. If there is none, RendezvousRefusedError means that a host answers
-    and no program listens there, and RendezvousConnectionError that nothing answers.
+    and no program listens there, and RendezvousConnectionError that no address can be reached.
     """
     failure: OSError | None = None
     refusal: AccessError | ProtocolError | SilentPeerError | None = None
@@ -437,15 +437,15 @@ def _reason(error: OSError | None) -> str:
 
 
 def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:
-    """Send the value as JSON, in pieces that fit into frames.
+    """Answer a person's command with this value as JSON, in pieces that fit into frames.
 
-    `is_last`: no other value follows in this answer.
+    `is_last`: no other value follows for the same question.
     """
     answer_all([connection], value, is_last=is_last)
 
 
 def answer_all(connections: Iterable[ServerConnection], value: object, *, is_last: bool) -> None:
-    """Send the value as JSON on each connection, encoded once for all. `is_last` as in `answer`."""
+    """Send the value as `answer` does to several persons' commands; it is encoded only once."""
     data = json.encode(value)
     pieces = []
     for start in range(0, len(data), PIECE_BYTES):
@@ -460,7 +460,7 @@ def answer_all(connections: Iterable[ServerConnection], value: object, *, is_las
 def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
     """Send a person's command the state of the drain that it asked for.
 
-    A command that sent `DrainNode` gets the message, others get JSON.
+    A command that sent `DrainNode` gets the message `said`, others get the same as JSON.
     """
     if connection.reads_drain_answers:
         connection.send(said)

@@ -1,6 +1,6 @@
-"""The questions of people to a job's workers, on asyncio.
+"""The questions of people about the output or stacks of a job's workers, on asyncio.
 
-`core/watch/collection.py` decides, and this keeps the connections, sends, and tells it the time.
+`core/watch/collection.py` decides; this module keeps the connections, sends, and tells it the time.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Gatherings:
         self._step_all(machine.Lost(connection))
 
     def close(self) -> None:
-        """Drop all questions without an answer: the job is no longer hosted."""
+        """Drop all open questions, without answering them: the job is no longer hosted."""
         self._alarm.cancel()
         self._all.clear()
 
@@ -116,7 +116,7 @@ class Gatherings:
         self._tick_later()
 
     def _connection(self, node_id: str) -> ServerConnection | None:
-        """Return the connection of this node's agent; None: it is not connected."""
+        """Return the connection of this node's agent; None: the agent is not connected."""
         session = self._sessions.of_node(node_id)
         number = None if session is None else session.connection
         return None if number is None else self._connection_of(number)

@@ -36,7 +36,8 @@ from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
 
 SPARE_SESSIONS = 1000
-"""The most sessions of a job beyond twice its nodes: spares, and nodes not yet found lost."""
+"""The number of sessions that a job may have beyond twice its `max_nodes`: spares, and nodes not
+yet found lost."""
 TRIES = 3
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +51,7 @@ class Gate(Protocol):
     """
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
-        """Return the effects that may be carried out now; the others are carried out later."""
+        """Return those of these effects that may be carried out now; the others are kept back."""
 
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
@@ -184,7 +185,7 @@ class HostedJob:
         self._run(self._sessions.apply_own(FormerLifeGone(), self._loop.time()))
 
     def tell_all(self, message: m.ToAgent) -> None:
-        """Send a message to every connected agent."""
+        """Send a message to every connected agent that has a session."""
         for number, connection in self._connections.items():
             if self._sessions.on(number) is not None:
                 connection.send(message)
@@ -298,7 +299,7 @@ class HostedJob:
             self._run(self._sessions.failed(connection.number, text, self._loop.time()))
 
     def turn_away(self, connection: ServerConnection, text: str) -> None:
-        """Refuse the agent on this connection, whose message is not valid."""
+        """Refuse the agent on this connection, whose message is not valid; `text` says why."""
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
     def asked(self, connection: ServerConnection, question: m.Ask) -> None:
@@ -449,7 +450,7 @@ class HostedJob:
 
 
 class NodeRefusals:
-    """The refusals of nodes: the reason is sent to the node, and logged at the coordinator as well.
+    """The refusals of agents: the reason is sent to the agent, and logged at the coordinator.
 
     A node may come again and again, with another mistake each time, and must not fill the log. So
     each address and reason is shown once while it is remembered, and at most 64 lines come in a
@@ -462,9 +463,9 @@ class NodeRefusals:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._log = on_record, RefusalLog()
         self._more = 0
-        """The number of refusals that were not shown."""
+        """The number of refusals without a line in the log since `close` was last called."""
         self._last = ("", "", "")
-        """The run id, the peer and the reason of the last refusal that was not shown."""
+        """The run id, the peer and the reason of the last refusal without a line in the log."""
         self._alarm = Alarm(self._loop, self.close)
 
     def refuse(self, run_id: str, connection: ServerConnection, why: str) -> None:
@@ -474,7 +475,10 @@ class NodeRefusals:
         connection.close()
 
     def close(self) -> None:
-        """Log the number of refusals that had no line of their own. Safe to call twice."""
+        """Log the number of refusals that had no line of their own, if there were any.
+
+        Also called a minute after the last of them. Safe to call twice.
+        """
         self._alarm.cancel()
         self._log.left_out()
         more, self._more = self._more, 0

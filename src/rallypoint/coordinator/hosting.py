@@ -1,4 +1,4 @@
-"""The jobs that a coordinator hosts: one or any, with their machine and their registers."""
+"""The jobs that a coordinator hosts, one or any: what decides for them and records them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class HistorySink(Protocol):
         """Whether the files have to cost little, because no option asks for them."""
 
     def write(self, run_id: str, line: HistoryLine) -> None:
-        """Append the line to this job's file soon. Never blocks."""
+        """Append the line to this job's file soon; it is lost if too many wait. Never blocks."""
 
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """Call `on_record`, through `call_soon`, when a file can't be written from now on."""
+        """Have `on_record` called, through `call_soon`, whenever a file can't be written."""
 
 
 def random_epoch() -> int:

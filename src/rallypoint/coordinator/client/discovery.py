@@ -1,10 +1,12 @@
 """An agent's search for the coordinator, or its decision to host it (behaviours F6, F8).
 
-A lost coordinator is searched for in the same way. The node that can bind the endpoint hosts, and
-proves it by dialling the endpoint and reaching its own coordinator there; else it closes its
-sockets and is a client. A name that does not resolve yet and a coordinator that is not up yet are
-waited for, with a line about it. While no node hosts, the name is looked up again before each
-attempt: when it has other addresses, the search begins anew.
+The node that can bind the endpoint hosts, and proves it by dialling the endpoint and reaching its
+own coordinator there; else it closes its sockets and is a client. A name that does not resolve yet
+and a coordinator that is not up yet are waited for, with a line about it. While no node hosts, the
+name is looked up again about once a second: when it has other addresses, the search begins anew.
+
+When the coordinator is lost, an agent only dials again (`Redial`); the rendezvous plug-in for
+torchrun searches anew.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ TOKEN_TIMEOUT_S = 10.0
 SELF_DIAL_TIMEOUT_S = 5.0
 FIRST_LOOK_UP_S = 1.0
 LONGEST_LOOK_UP_S = 32.0
-"""The longest time limit of a lookup in seconds. The limit doubles each time it is exceeded, since
-a slow name server answers in the end."""
+"""The longest time limit of a lookup by `Redial`, in seconds. The limit doubles each time it is
+exceeded, since a slow name server answers in the end."""
 
 HostCoordinator = Callable[[Sequence[socket], LookupToken | None], Coordinator]
 """The function that makes the coordinator on sockets that were bound for it."""
@@ -65,7 +67,7 @@ DialAny = Callable[[Sequence[Address]], Awaitable[ClientConnection]]
 
 
 def embed(settings: SharedSettings) -> HostCoordinator:
-    """Return the function that makes a job's coordinator in a program that shows no events."""
+    """Return the function that makes the coordinator of one job, whose events are dropped."""
     hosting = Hosting(lambda run_id, record: None, settings)
     return lambda listeners, lookup_token: Coordinator(listeners, hosting, lookup_token)
 
@@ -162,7 +164,7 @@ class _Discovery:
     async def _has_moved(self, addresses: tuple[Address, ...]) -> bool:
         """Return whether the name has other addresses now.
 
-        It is looked up at most once a second: a thousand waiting nodes must not flood a name
+        False within a second of the last lookup: a thousand waiting nodes must not flood a name
         server.
         """
         if self._loop.time() - self._looked_up_at < RESOLVE_RETRY_S:
@@ -172,7 +174,7 @@ class _Discovery:
     # Hosting
 
     def _bind(self, addresses: tuple[Address, ...]) -> list[socket]:
-        """Return the listening sockets of a coordinator of our own; empty: another node hosts.
+        """Return the listening sockets of a coordinator of our own; empty: another node is to host.
 
         Raises UsageError if this node has to host and can't.
         """
@@ -285,7 +287,7 @@ class _Discovery:
         """Return the secret of this job, which opens no other job.
 
         None: there is no token (yet), or the job needs none. `create`: make the user's token if
-        there is none.
+        none is given or found.
         """
         config, access = self._config, self._access
         if access.insecure:

@@ -1,4 +1,4 @@
-"""Endpoints: from what a person wrote to addresses that can be dialled or bound.
+"""Endpoints: from a host and port, as a person wrote them, to addresses to dial or bind.
 
 A name that does not resolve is, in a cluster, mostly a name that does not resolve *yet*: the pod
 or the machine that it means is still starting. That is data (`NotYet`), for a caller that retries
@@ -78,9 +78,9 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
 def meant_addresses(host: str, addresses: Sequence[Address], session_host: str) -> list[Address]:
     """Return the addresses of this node's own `host` by which peers may reach it.
 
-    `session_host` is another address at which they reach it. A name may be loopback on its own
-    machine alone (127.0.1.1 of Debian): unless `session_host` is loopback, too, such an address is
-    left out. A literal address and `localhost` are used as written.
+    `session_host` is this node's address in its session with the coordinator, or empty. A name may
+    be loopback on its own machine alone (127.0.1.1 of Debian): unless `session_host` is loopback,
+    too, such an address is left out. A literal address and `localhost` are used as written.
     """
     as_written = host == "localhost" or host.endswith(".localhost")
     if as_written or Address(session_host, 0).is_loopback:

@@ -53,7 +53,7 @@ class SessionHandler(Protocol):
 class AgentSession(Protocol):
     """An agent's interface to its session with the coordinator.
 
-    `report` neither blocks nor answers at once.
+    `report` returns at once, and returns no answer of the coordinator.
     """
 
     @property
@@ -73,7 +73,7 @@ class AgentSession(Protocol):
     def report(self, report: m.Report) -> None: ...
 
     def tell_progress(self) -> None:
-        """Report the progress of the workers now, not only with the next heartbeat."""
+        """Report the progress of the workers to the coordinator now, in an extra heartbeat."""
 
     async def close(self, timeout_s: float) -> None: ...
 
@@ -105,17 +105,17 @@ class Hooks(Struct, frozen=True):
     """Called before each attach with the connection and its number in the session. Returns the
     agent's commitment, by which its guard may report its death later (`wire/death_notice.py`)."""
     on_place: Callable[[], None] = lambda: None
-    """Called when this node was attached, and when it got a place in a world, before the handler is
+    """Called each time this node was attached or got a place in a world, before the handler is
     told."""
     is_short_of_memory: Callable[[], bool] = lambda: False
     """Called before each heartbeat; returns whether this node is short of memory, which the
     heartbeat then says."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
-    """Called before each heartbeat with the number of the connection; returns the workers'
-    progress, or None if nothing is new on it."""
+    """Called before each heartbeat of an attached node, with the number of the connection in the
+    session. Returns the workers' progress, or None if nothing is new on this connection."""
     rounds: Callable[[int, int], tuple[ReportedRound, ...]] = lambda generation, epoch: ()
-    """Called as `progress`, also with the epoch of the coordinator; returns the reports on past
-    rounds to send."""
+    """Called when `progress` is, also with the epoch of the coordinator; returns the reports on
+    past rounds to send."""
     collect: Callable[[m.Collecting], None] = lambda message: None
     """Called with a question about this node's workers, or the order to send more of the answer, or
     no more."""
@@ -167,7 +167,7 @@ class CoordinatorSession:
 
     @property
     def attached(self) -> m.Attached | None:
-        """The coordinator's last answer to an attach; None: there was none."""
+        """The last `Attached` message of the coordinator to this node; None: there was none."""
         return self._end.attached
 
     def stamp(self, round_: int) -> Stamp:
@@ -186,9 +186,9 @@ class CoordinatorSession:
         self._end, self._dial, self._hooks = end, dial, hooks
 
     def open(self, connection: ClientConnection) -> None:
-        """Attach to the coordinator on this connection, and begin to send heartbeats.
+        """Ask the coordinator on this connection to attach this node, and begin heartbeats.
 
-        When the connection breaks, another one is dialled, and attached again.
+        When the connection breaks, another one is dialled, and the agent attaches again.
         """
         self._attach(connection)
         self._keeper = self._loop.create_task(self._keep(connection))
@@ -205,7 +205,7 @@ class CoordinatorSession:
     async def close(self, timeout_s: float) -> None:
         """Disconnect once every report is acknowledged, or after `timeout_s` seconds.
 
-        It disconnects at once without a connection, and also if this is cancelled.
+        Without a connection it does not wait; if cancelled, it disconnects at once.
         """
         try:
             if not self._end.is_all_acknowledged and self._connection is not None:
@@ -230,7 +230,7 @@ class CoordinatorSession:
             self._connection = None
 
     def check_fence(self) -> None:
-        """Tell the handler if the lease has ended: then the workers must die.
+        """Tell the handler if this node's lease has ended: then its workers must die.
 
         To be called after every wake-up, before anything that arrived is processed.
         """
@@ -290,7 +290,7 @@ class CoordinatorSession:
     def send_collected(self, piece: m.Collected) -> None:
         """Send a piece of an answer about workers; it is lost if this node is not attached.
 
-        The coordinator names lost pieces to the person who has asked.
+        The coordinator tells the person who has asked that this node's part is missing.
         """
         if self._connection is not None and self._end.is_attached:
             self._connection.send(piece)

@@ -75,13 +75,13 @@ def find_token(
     home: str | os.PathLike[str] | None,
     create: bool,
 ) -> JobToken | None:
-    """Return the token of this user, or None while there is none: a joiner retries for a while.
+    """Return the token of this user, or None if there is none yet: then a joining node retries.
 
     It is that of `token_file`, or else of `env_value`, or else of the user's own file. With
     `create` that file is made if it is missing: nodes that race through a shared directory end up
     with the same token. Never sleeps; safe to retry. Raises AccessError, with the fix, when a token
-    is unsafe, malformed or can't be made. So it does when `token_file` does not exist, or the user
-    has no home directory.
+    is unsafe, malformed or can't be made. So it does when `token_file` does not exist, or when the
+    user's own file is needed and there is no home directory.
     """
     if token_file is not None:
         source = f"{named.token_file} {_shown(token_file)}"
@@ -198,9 +198,9 @@ def no_token_error(endpoint: object) -> AccessError:
 
 
 def parse_token(text: str, source: str) -> JobToken:
-    """Parse a token. Raises AccessError unless it is hexadecimal and long enough.
+    """Parse a token: at least 128 bits in hexadecimal, after `job-` if it opens one job only.
 
-    The error never shows `text`.
+    Raises AccessError if it is malformed; the error never shows `text`. `source` names its origin.
     """
     digits = text.strip()
     opens_one_job = digits.startswith(_JOB_PREFIX)
@@ -288,7 +288,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Make a token unless there is one; the first link wins, and no reader sees half of it.
+    """Make the token file unless there is one; the first link wins; no reader sees half of it.
 
     A link, unlike an exclusive open, is atomic with its content, and also on NFS. Raises
     AccessError.
