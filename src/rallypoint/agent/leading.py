@@ -36,8 +36,8 @@ from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import Address
 
 DIAL_TIMEOUT_S = 2.0
-"""The time limit in seconds for connecting to a leader, whose machine may be gone: the search for
-the next one must fit into the lease."""
+"""The time limit in seconds for connecting to each address of a leader, whose machine may be gone.
+The search for the next one must fit into the lease."""
 FIRST_CLAIM_S = 0.002
 """The longest delay of a new node's first claim to lead, in seconds for each node that the job may
 have."""

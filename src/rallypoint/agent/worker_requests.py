@@ -105,9 +105,9 @@ class Checkpoints:
         round_.workers.shm.watch(self.changed)
 
     def wanted(self, message: m.CheckpointWanted) -> None:
-        """Ask the workers for the checkpoint that the coordinator wants.
+        """Ask the workers for the checkpoint that the coordinator wants, in place of an earlier one.
 
-        A request that was made before changes nothing.
+        Does nothing if this request, or a newer one, was made already, or if the round is another.
         """
         state, workers = self._state, self._round.workers
         then = checkpoint.THEN[message.kind]

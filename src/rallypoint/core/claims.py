@@ -34,7 +34,7 @@ def settings_refused(settings: SharedSettings) -> str:
 
 
 def join_refused(settings: SharedSettings, candidate: Candidate) -> str:
-    """Return why a node with these resources can't join the job; empty: it can."""
+    """Return why a node with this address and fixed rank can't join the job; empty: it can."""
     rank, most = candidate.node_rank, settings.max_nodes
     if not candidate.address:
         return "it has no address by which the others reach it"

@@ -152,7 +152,8 @@ class JobState(Struct):
     """The nodes that could start no worker of the newest round, each with the resource that it
     lacks."""
     proving: dict[str, int] = field(default_factory=dict)
-    """The late nodes that were asked to prove themselves, with the number of the question."""
+    """The late nodes that were asked to prove that they can start workers and reach the round's
+    store, each with the number of its newest question."""
     proofs: int = 0
     unreached: dict[str, str] = field(default_factory=dict)
     """The nodes that could not reach the round store of rank 0, each with the reason."""

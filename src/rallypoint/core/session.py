@@ -76,8 +76,8 @@ class SessionRules(Struct, frozen=True):
     has_fence: bool = True
     """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf
-    """The function that returns the latest time from which a lease may count. A node that leads the
-    job itself returns the last time at which certainly no other node led."""
+    """The function that returns the latest time from which a lease may count; infinite: no limit.
+    For a node that leads the job itself, it is just before its last confirmed swap or consent."""
     promises: Promises | None = None
     """The promises of a node that may lead the job next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()

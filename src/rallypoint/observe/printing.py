@@ -120,9 +120,10 @@ def json_text(value: object) -> str:
 
 
 def json_line(value: object) -> JsonLine:
-    """Return a JSON line for printing.
+    """Return a JSON line for printing, whose texts have REPORT_MAX characters in all.
 
-    Beyond REPORT_MAX characters texts are cut, and items of lists are left out.
+    Further text is cut, and further items of lists are left out. Numbers, names of fields and
+    escapes do not count, so the line may be longer.
     """
     return JsonLine(json_text(_Cutter().cut(msgspec.to_builtins(value))))
 

@@ -28,7 +28,7 @@ from rallypoint.errors import ExitClass
 from rallypoint.wire import launch_link as wire
 
 REACH_S = 60.0
-"""The seconds from the beginning of the launch within which all hosts have to answer."""
+"""The seconds from the beginning of the launch after which a host without an answer is left out."""
 BEAT_S = 2.0
 SILENCE_S = 60.0
 """The seconds without a message from the launch after which a host takes the link for broken."""

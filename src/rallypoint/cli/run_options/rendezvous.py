@@ -250,7 +250,7 @@ def _known_keys(scanned: Scanned) -> Collection[str]:
 
 
 def _no_key(scanned: Scanned, key: str, text: str) -> str:
-    """Return the error text for an unknown key, which may be the name of an option."""
+    """Return the error text for an unknown key of --rdzv-conf, perhaps an option's name."""
     known = _known_keys(scanned)
     name = key.lstrip("-").replace("-", "_").lower()
     row = next((row for row in FLAGS.values() if row.name in (name, f"rdzv_{name}")), None)

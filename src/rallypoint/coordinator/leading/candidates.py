@@ -29,7 +29,7 @@ from rallypoint.wire.address import told_addresses
 SCAN_S = 3.0
 """The interval in seconds of looking for other jobs in the place."""
 DIAL_TIMEOUT_S = 2.0
-"""The time limit in seconds for connecting to a leader, whose machine may be gone."""
+"""The time limit in seconds for each address of a leader, whose machine may be gone."""
 
 
 class Candidates:

@@ -88,9 +88,9 @@ class Handover:
         """The ids of the last nodes that have left the job, the newest last."""
 
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
-        """Keep a report of this agent until no other coordinator would need it.
+        """Keep a report of this agent unacknowledged until no other coordinator would need it.
 
-        `waiting`: the agent's reports that are kept, to which this one is added.
+        So the agent sends it again to a coordinator that takes over. `waiting`: the agent's reports that are kept, to which this one is added.
         """
         waiting.append(numbered)
         self._unsettled[ref.incarnation] = None

@@ -254,10 +254,10 @@ def _check_key(key: bytes, is_whole: bool) -> None:
 
 
 def _owed(batch: bytes, data: bytes, start: int) -> bytes:
-    """Return the part of a batch's records that is missing at the end of `data`.
+    """Return the bytes of a batch's records that are missing at the end of `data`.
 
-    `batch` is the value at the batch's head, and `start` is where the records begin. Raises
-    _ImplausibleError if they differ.
+    `batch`, the value at the batch's head, is these records with every bit flipped; in `data` they
+    begin at `start`. Raises _ImplausibleError if the two differ.
     """
     promised = batch.translate(_FLIP)
     if not _are_records(promised, 0):

@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 
 class ConnectionLostError(Exception):
-    """The connection is closed; `is_timeout` is whether a request was not answered in time."""
+    """The error that there is no connection, or no longer.
+
+    `is_timeout`: a request was not answered in time.
+    """
 
     def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
         super().__init__(reason)

@@ -395,7 +395,7 @@ _tenants = _Tenants()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket bound to exactly this address; port 0 picks one.
+    """Return a socket that listens at exactly this address; port 0 picks one.
 
     Raises StoreConnectionError if the port is taken, or the address is not of this machine.
     """

@@ -171,9 +171,9 @@ class ProgressReader:
 
 
 class _Memory:
-    """The shared memory of one round, to which the workers' progress is written.
+    """The shared memory of one round, to which the steps that were found in output are written.
 
-    Write errors are ignored: the worker may have broken the file, and the output continues.
+    Errors are ignored: a worker may have broken the file, and the output continues.
     """
 
     def __init__(self, round_number: int = -1, path: str = "") -> None:

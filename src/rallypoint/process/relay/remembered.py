@@ -95,7 +95,7 @@ class Remembered:
         return min((block.begin for block in self._blocks), default=None)
 
     def feed(self, data: bytes) -> None:
-        """Add the next bytes of the stream."""
+        """Look for tracebacks in the next bytes of the stream, and remember them."""
         for block in self._blocks:
             if not block.is_done:
                 block.feed(data, self._end)

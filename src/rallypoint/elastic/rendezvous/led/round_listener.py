@@ -108,7 +108,10 @@ async def _local_address(store: Any) -> str:
 
 
 def _source_address(host: str, port: int) -> str:
-    """Return the address that the kernel would send from to reach `host`; nothing is sent."""
+    """Return the address from which the kernel would send to `host`, else this machine's name.
+
+    Sends nothing to `host`. Blocks while its name is looked up; raises OSError if it is unknown.
+    """
     for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
         with socket.socket(family, kind, proto) as probe:
             try:

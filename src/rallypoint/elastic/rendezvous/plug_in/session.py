@@ -64,9 +64,9 @@ _OUTCOMES = {
     "RendezvousClosedError": Outcome.CANCELLED,
     "RendezvousTimeoutError": Outcome.TIMED_OUT,
 }
-"""The outcome of a search for a round, by the name of the error that the handler raised.
+"""The outcome of a search for a round that fails, by the name of the error that the handler raised.
 
-The name is used because torch's handlers have error classes of their own."""
+Names of its base classes count, too; other errors are INFRASTRUCTURE. The name is used because torch's handlers have error classes of their own."""
 
 
 class OwnNode(NamedTuple):
