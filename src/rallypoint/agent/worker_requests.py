@@ -105,9 +105,10 @@ class Checkpoints:
         round_.workers.shm.watch(self.changed)
 
     def wanted(self, message: m.CheckpointWanted) -> None:
-        """Ask the workers for the checkpoint that the coordinator wants, in place of an earlier one.
+        """Ask the workers for the checkpoint that the coordinator wants.
 
-        Does nothing if this request, or a newer one, was made already, or if the round is another.
+        It takes the place of an earlier request. Does nothing if this request, or a newer one, was
+        made already, or if it is for another round.
         """
         state, workers = self._state, self._round.workers
         then = checkpoint.THEN[message.kind]

@@ -90,7 +90,8 @@ class Handover:
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
         """Keep a report of this agent unacknowledged until no other coordinator would need it.
 
-        So the agent sends it again to a coordinator that takes over. `waiting`: the agent's reports that are kept, to which this one is added.
+        So the agent sends it again to a coordinator that takes over. `waiting`: the agent's reports
+        that are kept, to which this one is added.
         """
         waiting.append(numbered)
         self._unsettled[ref.incarnation] = None

@@ -66,7 +66,8 @@ _OUTCOMES = {
 }
 """The outcome of a search for a round that fails, by the name of the error that the handler raised.
 
-Names of its base classes count, too; other errors are INFRASTRUCTURE. The name is used because torch's handlers have error classes of their own."""
+Names of its base classes count, too; other errors are INFRASTRUCTURE. The name is used because
+torch's handlers have error classes of their own."""
 
 
 class OwnNode(NamedTuple):
