@@ -51,7 +51,7 @@ class RendezvousBackendContract:
     """The largest state, in bytes, that the backend takes. The tests store at most 1 MiB."""
 
     def make_backend(self) -> RendezvousBackend:
-        """Return another object for the same job in the same store; each test begins empty."""
+        """Return another object for the same job in the same store, which is new for each test."""
         raise NotImplementedError("subclass RendezvousBackendContract and give it make_backend()")
 
     def make_backend_of_another_job(self) -> RendezvousBackend | None:
@@ -457,8 +457,8 @@ def at_once(calls: list[Callable[[], None]]) -> None:
 class BoundedBackend:
     """The calls of another backend, each in a thread of its own, with a time limit.
 
-    Raises AssertionError, which names the rule, for a call that does not end in time or returns an
-    invalid value.
+    Raises AssertionError, which names the rule, for a call that does not end in time. Likewise for
+    an invalid value of `get_state`, `set_state` or `wait_for_change`.
     """
 
     def __init__(self, inner: RendezvousBackend, limit_s: float) -> None:

@@ -29,8 +29,8 @@ class Fault(Enum):
     LOST_REPLY = auto()
     """The operation is executed, and raises EIO."""
     SENT_TWICE = auto()
-    """The operation is executed, sent again by the client, and raises what the second execution
-    does."""
+    """The operation is executed twice, as if the client had sent it again. It returns or raises
+    what the second execution does."""
     REFUSED = auto()
     """The operation is not executed, and raises EIO."""
     FULL = auto()
@@ -181,7 +181,10 @@ class UnreliableFiles:
         server.attach(self)
 
     def suspended(self, seconds: float) -> None:
-        """Suspend the machine of this client for some seconds, by which its caches don't age."""
+        """Have this client's caches not age by some seconds, in which its machine is suspended.
+
+        The clock is not advanced.
+        """
         self._suspended_s += seconds
 
     def make_directory(self, path: str) -> None:
@@ -222,7 +225,10 @@ class UnreliableFiles:
         return self._ask("write", path, bind)
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file; with `CACHED` only its absence may come from the cache."""
+        """Return the content of a file.
+
+        With `CACHED` its absence or its directory may come from the cache, but no content.
+        """
 
         def bind(cached: bool) -> Callable[[], bytes]:
             if cached and self._answer("read", path) is not None:

@@ -15,7 +15,8 @@ _NO_PROGRAM = (126, 127)
 class HostLink:
     """The link to the agent's side of one host, through an ssh client. Call `run` once.
 
-    The other methods have an effect while the client runs, and none after that.
+    The other methods have an effect while the client runs, and none before or after that; only
+    `kill` takes effect also while it starts.
     """
 
     def __init__(

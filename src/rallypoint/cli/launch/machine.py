@@ -164,6 +164,7 @@ class EndOutput(Struct, frozen=True):
 class ShowLast(Struct, frozen=True):
     """The effect to show the last lines of the host that has most of them, of these hosts.
 
+    They are those in which its agent says how the job ended, and are held back until then.
     `as_one_host`: with the host's name before each line.
     """
 

@@ -37,7 +37,7 @@ class _Stream:
     def __init__(self) -> None:
         self.lines = LineAssembler(b"")
         self.holds = False
-        """Whether the previous line was one of the agent's last lines."""
+        """Whether the previous line was one in which the agent says how the job ended."""
 
 
 class OutputWriter:
@@ -89,7 +89,7 @@ class OutputWriter:
             self._each(name, fd, LineAssembler.finish)
 
     def show_last(self, name: str, *, as_one_host: bool) -> None:
-        """Show the last lines of this host's agent once.
+        """Show the lines in which this host's agent says how the job ended, once.
 
         `as_one_host`: with the host's name before each.
         """
@@ -98,7 +98,7 @@ class OutputWriter:
         self._put(_STDERR, b"".join(prefix + line + b"\n" for line in lines))
 
     def last_size(self, name: str) -> int:
-        """Return the number of last lines of this host's agent."""
+        """Return the number of held lines in which this host's agent says how the job ended."""
         return len(self._last[name])
 
     async def run(self) -> None:
@@ -144,7 +144,7 @@ class OutputWriter:
     def _line(self, name: str, fd: int, stream: _Stream, line: bytes) -> bytes:
         """Return the line to show, with a line feed.
 
-        Empty: it is kept for the end, or was shown already.
+        Empty: it is kept for `show_last`, or is a remark that another host's agent has made, too.
         """
         if fd == _STDERR:
             if line.startswith(_LAST) or (stream.holds and line.startswith(b"    ")):

@@ -64,7 +64,8 @@ class Plan(Struct, frozen=True):
     options: tuple[str, ...]
     """Options of `rallypoint run`, equal on all hosts."""
     conf: str
-    """The value of --rdzv-conf; with `picks_endpoint`, `is_host` is added for each host."""
+    """The value of --rdzv-conf. With `picks_endpoint`, `is_host` is added for each host, unless it
+    is there."""
     workers: bool
     """Whether the number of workers is among the options; else it is the slots of a host."""
     picks_endpoint: bool

@@ -19,7 +19,10 @@ _AT_WORK = (str(Spending.STEPS.value), str(Spending.UNKNOWN.value))
 
 
 def end_lines(view: GoodputView | None) -> tuple[str, ...]:
-    """Return one line about goodput for the end of a job; none for a short job (`LONG_S`)."""
+    """Return one line about goodput for the end of a job; none for a short one.
+
+    `LONG_S` and `VERY_LONG_S` say which are short.
+    """
     if view is None or not view.wall_s:
         return ()
     wall = duration_text(view.wall_s)

@@ -95,8 +95,8 @@ class Kept(Struct):
     def newest(self) -> NodeNote | None:
         """The node's note that knows most; None: there are no notes.
 
-        That is one with the job's end, else with the end of its node's part, else that of the host,
-        else one of a node with workers, else the latest.
+        That is one with the job's end, else with the end of its node's part. Of several such, that
+        of the host is preferred, then one of a node with workers, then the one that ended last.
         """
         return max(self.notes, key=_how_much_it_knows, default=None)
 
@@ -109,8 +109,8 @@ class Kept(Struct):
     def view(self) -> JobView | None:
         """The last status, without nodes, with the job's end if it is known.
 
-        The end is that of the history, or else that of a node's note. None: the history has no
-        status.
+        The end is that of the history, or else that of a node's note. None: there is no history, or
+        no status in it.
         """
         view = None if self.recorded is None else view_in(self.recorded)
         if view is None or self.last is None:
@@ -154,8 +154,8 @@ class Kept(Struct):
 def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
     """Ask, or show the kept files if no coordinator answers, with a line that says so.
 
-    Returns the exit code. Blocks, and raises as `ask`. A command that can't show kept files needs a
-    running job: its error says where the end is kept.
+    Returns the exit code of the command `asked`. Blocks, and raises as `ask`, which asks. A command
+    that can't show kept files needs a running job: its error says where the end is kept.
     """
     try:
         return ask()

@@ -126,7 +126,7 @@ class Logs(OfWorkers):
     def show_kept(self, kept: Kept, head: str) -> int:
         """Print the newest kept lines of the named workers, or of all if none is named.
 
-        With `--json` all kept lines are printed. Returns the exit code.
+        With `--json` all of their kept lines are printed. Returns the exit code.
         """
         if head:
             say(head)
@@ -259,7 +259,8 @@ class Logs(OfWorkers):
     def _print(self, ripe_at: float) -> bool:
         """Print the held lines that this command got before `ripe_at`, and equal ones.
 
-        At first only the newest of them. False: the reader is gone.
+        The first time only the newest of them, as many as `--last` says; with `--json` all that are
+        held. False: the reader is gone.
         """
         newest, lines = self._newest, self._ripe(ripe_at)
         if not self._has_begun:

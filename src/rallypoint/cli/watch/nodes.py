@@ -101,7 +101,7 @@ run = partial(question.run, Nodes)
 
 
 def table(held: tuple[HeldBack, ...]) -> list[str]:
-    """Return one line for each machine that is held back, after a line with the headings."""
+    """Return one line for each machine or node held back, after a line with the headings."""
     rows = [("node", "since", "until", "why")]
     rows += [(_name(each), _since(each), _until(each), each.why) for each in held]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]

@@ -129,7 +129,10 @@ def stacks_lines(
 
 
 def _cut(groups: Sequence[StackGroup], blocks: Sequence[list[str]], most: int) -> list[str]:
-    """Return at most `most` lines: the first of as many blocks as fit, and one about the rest."""
+    """Return at most `most` lines: the first ones of as many blocks as fit, and one about the rest.
+
+    Each of these blocks gets at least two lines, if it has them.
+    """
     shown = min(len(blocks), (most - 1) // _LEAST)
     shares = _shares([len(block) for block in blocks[:shown]], most - 1)
     lines = [line for block, share in zip(blocks, shares, strict=False) for line in block[:share]]

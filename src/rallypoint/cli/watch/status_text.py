@@ -58,9 +58,10 @@ def status_lines(
 ) -> list[str]:
     """Return a job's status in at most `most` lines of at most `width` characters.
 
-    If there are more, the last one says how many were left out. `where`: the words that name this
-    job to a command, for commands to type next; None: it can't be asked. `clock`: the time of day
-    at which this was so. `kept_ranks`: as of `advice`.
+    A line with a long word of a command may be longer. If there are more lines, the last one says
+    how many were left out. `where`: the words that name this job to a command, for commands to type
+    next; None: it can't be asked. `clock`: the time of day at which this was so. `kept_ranks`: as
+    of `advice`.
     """
     blocks = [
         ("because", _because(view)),
@@ -198,8 +199,8 @@ def has_ended(job: JobLine) -> bool:
 def _runs_well(job: JobLine) -> int:
     """Return the place of a job in the order of a table.
 
-    Those that wait, stand still or do not answer come first. Then come those that have ended
-    without success, those that run, and those that have succeeded.
+    After all others, which wait, start, stand still or do not answer, come those that have ended
+    without success. Then come those that run, and those that have succeeded.
     """
     if job.state in _FAILED:
         return 1

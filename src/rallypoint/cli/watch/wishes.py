@@ -38,7 +38,7 @@ _OPTIONS = (
 
 
 def command(row: Row) -> Command:
-    """Return the definition of the command of this row: its options and its help."""
+    """Return the definition of this command of the table of commands: its options and its help."""
     top = f"usage: rallypoint {row.name} [ENDPOINT] [options]\n\n{row.text}"
     return Command(row.name, top, (_OPTIONS, HOW_TO_FIND), EXIT_CODES, may_have=("ENDPOINT",))
 
@@ -57,8 +57,9 @@ class Wish(Request):
     async def ask(self) -> int:
         """Make the request, and return the exit code.
 
-        For a job that no word names, which is the only one on this machine, say which it is. If
-        workers are to stop, that has to be confirmed in a terminal: DoubtError is raised.
+        For a job that no word or option names, which is the only one on this machine, say which it
+        is. If its workers are to stop, DoubtError is raised in a terminal until the user has
+        confirmed it; not with `--yes` or `--json`.
         """
         named = self.scanned.get("--job") or self.scanned.get("--rdzv-id")
         if self.jobs[0].is_here and not named:
@@ -84,5 +85,5 @@ class Wish(Request):
 
 
 def run(row: Row, argv: list[str]) -> int:
-    """Run the command of this row, and return its exit code; see `question.run`."""
+    """Run this command of the table of commands, and return its exit code; see `question.run`."""
     return question.run(type("Wish", (Wish,), {"row": row, "command": command(row)}), argv)

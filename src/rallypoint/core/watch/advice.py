@@ -17,7 +17,7 @@ QUIET_S = 10.0
 SILENT_S = 5.0
 """The seconds without a sign of life after which a node is named as silent."""
 NO_STEPS_S = 60.0
-"""The runtime in seconds after which workers should have reported a step."""
+"""The seconds for which workers have run without a known step, after which a status says so."""
 NO_SPACE = "No space left on device"
 _UNREACHED = (
     "see why the connection to the node of rank 0 fails: a firewall, a wrong address, or a network "
@@ -52,9 +52,10 @@ class Advice(Struct, frozen=True):
 
 
 def behind(view: JobView) -> StalledWorker | None:
-    """Return the worker that is behind; None: there is none, or it is not known.
+    """Return the worker with the least progress, if it has made none for a while; else None.
 
-    It has made no progress for a while. After the job's end there is none.
+    A while is `QUIET_S`, or five times the usual duration of a step if that is longer. None as well
+    if no steps are known, or after the job's end.
     """
     told = [node for node in view.nodes if node.step >= 0 and node.quiet_s is not None]
     if not told or view.verdict is not None:

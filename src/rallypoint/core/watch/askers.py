@@ -51,7 +51,8 @@ class Askers:
         self._uses: dict[tuple[str, str], _Use] = {}
         """The last events by command and host, the oldest event at the front."""
         self._others = 0
-        """The number of uses without an event that `_uses` does not count."""
+        """The number of uses since the newest event that have none, and that `_uses` does not
+        count."""
 
     def asked(self, question: Ask, peer: str, version: int, at: float) -> Record | None:
         """Return the event about this question; None: it has none.

@@ -27,8 +27,8 @@ class Carried(Struct, frozen=True, array_like=True):
     now: str
     """The kind of time that the job was spending; empty: the job had ended."""
     cause: str
-    """The cause of the time that was lost since the last step: `start`, `hang`, or the kind of end
-    of the round before."""
+    """The cause for which time is counted as lost now: `start` before any round has ended, else
+    the kind of end of the last one, or `hang`."""
     parts: tuple[tuple[str, str, float], ...] = ()
     """Seconds by kind and cause, the largest first; they add up to the age unless some were left
     out."""

@@ -290,8 +290,9 @@ def _look_around(state: Collection) -> list[CollectionEffect]:
 def _seen(state: Collection, event: NodeSeen, at: float) -> list[CollectionEffect]:
     """Ask this node, if the question is about it and it was not asked in this round.
 
-    If it can't be asked, note the reason among the missing nodes. With `follow` a node without a
-    connection is not noted: it is asked when it is back.
+    A node that still answers an earlier question, with `follow`, is not asked again. If it can't be
+    asked, note the reason among the missing nodes. With `follow` a node without a connection is not
+    noted: it is asked when it is back.
     """
     node, question, connection = event.node, state.question, event.connection
     node_id, state.newest_round = node.node_id, node.round

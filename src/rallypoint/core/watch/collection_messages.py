@@ -43,7 +43,7 @@ class Collect(Struct, frozen=True, array_like=True, tag=18):
     """Whether to send new output as well, until it is no longer wanted."""
     read: tuple[ReadTo, ...] = ()
     """Positions up to which some streams were read. Of these streams what follows is sent in place
-    of the newest lines. Positions of another round count as nothing read."""
+    of the newest lines. Positions of another round than the node's newest are ignored."""
 
 
 class CollectMore(Struct, frozen=True, array_like=True, tag=19):

@@ -48,10 +48,11 @@ class RoundSteps(Struct):
     """The steps of the newest round, and what is known of its start."""
 
     formed_at: float | None = None
-    """When the round was formed; None: there was no round yet."""
+    """When the round was formed; None: no round is known. For a round of a former coordinator it is
+    the time of that one's last report."""
     over_at: float | None = None
-    """When a worker failed, a node became silent, or the round was ended for another reason; None:
-    it has not ended."""
+    """When a worker failed, a node became silent, or the round was ended for another reason. After
+    a hang it is the time of the last step; None: the round has not ended."""
     cause: str = FIRST_ROUND
     """Why the time before the round's first new step is lost: how the round before ended."""
     awaited: set[str] = field(default_factory=set)
@@ -65,7 +66,8 @@ class RoundSteps(Struct):
     resumed: int = -1
     """The first step of this round that was reported; -1: none was."""
     first_at: float = 0.0
-    """When the first step was done."""
+    """When the first step of this round that was reported to this coordinator was done; 0: none
+    was."""
     step: int = -1
     """The largest step of this round that was reported to this coordinator; -1: none was."""
     step_carried: int = -1
@@ -105,8 +107,8 @@ class Goodput(Struct):
     now: Spending | None = Spending.WAITING
     """The present kind of time; None: the job has ended."""
     cause: str = FIRST_ROUND
-    """Why the time since the last step was lost: `start`, `hang`, or the kind of end of the round
-    before."""
+    """The cause for which time is counted as lost now: `start` before any round has ended, else
+    the kind of end of the last one, or `hang`."""
     segments: list[Segment] = field(default_factory=list)
     """The stretches of time of the newest round, and of the wait before it, each of one kind."""
     folded: Sums = field(default_factory=dict)
@@ -150,7 +152,7 @@ def spending_of(job: JobState) -> Spending | None:
 
 
 def noted(account: Goodput, job: JobState, at: float) -> None:
-    """Look what the job does now, after something has happened to it. O(1).
+    """Set the kind of the time after `at` by the job's state, after something has happened. O(1).
 
     The time up to `at` is accounted for as the kind before.
     """
@@ -269,7 +271,7 @@ def told(account: Goodput, node_id: str, progress: NodeProgress, at: float) -> N
 
 
 def reached(account: Goodput, step: int, at: float) -> None:
-    """Note that the newest round has reached this step, if that is more than is known. O(1)."""
+    """Note that the newest round has reached this step, if the job never got further. O(1)."""
     if account.now is not None and step > max(account.steps.step, account.furthest):
         _enter(account, account.now, at)
         account.steps.leader = ""

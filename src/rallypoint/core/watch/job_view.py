@@ -68,8 +68,8 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     """The seconds of each finished phase of this round's start: `rendezvous`, `spawn`, and after
     that `first_output` and `first_progress`."""
     held_back: str = ""
-    """Why the node takes part in no round, or ends none to be admitted, and for how long; empty: it
-    is trusted."""
+    """Why the node takes part in no round, or why none is ended to admit it, and for how long in
+    all; empty: it is trusted."""
     cant_log: str = ""
     """Why a log file of its workers can't be written; empty: all can."""
     in_phase: str = ""
@@ -92,10 +92,11 @@ class JobView(Struct, frozen=True):
     schema: int
     job: str
     state: str
-    """The present state of the job, or its outcome, in one word or two."""
+    """The present state of the job, or its outcome, in a few words."""
     reason: str
     since_s: float
-    """The seconds since the job has been in this state."""
+    """The seconds since the job's present kind of time (`Spending`) began, or since its end. In the
+    state `no progress`: since the last step."""
     age_s: float
     """The age of the job in seconds, with the time under former coordinators as far as it is
     known."""
@@ -196,7 +197,10 @@ _STATES = {
 def view_of(
     job: JobState, history: JobHistory, heard: Callable[[str], Heard], at: float
 ) -> JobView:
-    """Return the view of a job at `at`. `heard`: an agent's signs of life, by its incarnation."""
+    """Return the view of a job at `at`.
+
+    `heard` returns the signs of life of the agent with this incarnation.
+    """
     state, settings, account = job.round, job.round.settings, history.account
     active, verdict = state.phase is RoundPhase.ACTIVE, job.verdict
     newest = state.round if active else max(state.round - 1, 0)

@@ -47,10 +47,11 @@ class Subject(Enum):
     NODES = "nodes"
     """The machines and nodes that are held back from rounds, and why; answered by `HeldBack`s."""
     EXCLUDE = "exclude"
-    """A request: the machines of `nodes` take part in no round any more, until a person allows
-    it."""
+    """A request: the machine of the first of `nodes` takes part in no round any more, until a
+    person allows it."""
     ALLOW = "allow"
-    """A request: the machines of `nodes`, which were held back or excluded, are trusted again."""
+    """A request: the machine of the first of `nodes`, which was held back or excluded, is trusted
+    again."""
     DRAIN = "drain"
     """A request: the first of `nodes` leaves. Answered by `DrainAnswer`s, the last one when it has
     left."""

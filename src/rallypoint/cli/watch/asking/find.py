@@ -93,7 +93,7 @@ class JobAt(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The run id of the job, or the one of a job without a name."""
+        """The run id of the job; if none is given, the run id that every job without a name has."""
         return UNNAMED_RUN_ID if self.run_id is None else self.run_id
 
     @property

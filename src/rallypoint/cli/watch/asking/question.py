@@ -91,7 +91,7 @@ class Question:
         return Words(where, file=where.text)
 
     def find(self) -> list[JobAt]:
-        """Return the named job, as a list of one.
+        """Return the named job, or the user's only one on this machine, as a list of one.
 
         Raises as `read_job`, and UsageError for several jobs.
         """

@@ -260,9 +260,9 @@ async def recorded_jobs(register: RegisterConfig) -> list[str]:
 
 
 async def all_jobs(job: JobAt, token: JobToken | None) -> list[JobLine]:
-    """Return the line of this job; if it has no name, of all jobs of the coordinator.
+    """Return the line of this job; if `job` has no name, those of all jobs of its coordinator.
 
-    Such a coordinator may also host the one job without a name: then the line of that. Raises as
+    A coordinator of the job without a name hosts no other: then there is that one line. Raises as
     `Asking.open` and `Asking.answer`.
     """
     try:
