@@ -35,8 +35,8 @@ SILENCE_S = 60.0
 AT_ONCE = 64
 """The most hosts that are being reached at once, because a jump host accepts no more."""
 APART_S = 1.5 * REPEAT_S
-"""The time in seconds within which equal signals count as one; agents do the same, even if they get
-them a little later or earlier."""
+"""The time in seconds within which equal signals count as one. It is longer than that of agents
+(`REPEAT_S`): so they count as many, even if a signal reaches them a little later or earlier."""
 _HURRIED = 2
 """The number of signals that are passed on to agents: the second one tells them not to wait. After
 a third one this command itself does not wait for them."""
