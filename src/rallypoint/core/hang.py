@@ -63,8 +63,8 @@ class Told(Struct, frozen=True):
     age_s: float
     """The seconds since the last progress, or since the workers were started."""
     is_timed: bool
-    """Whether the duration of a step is known. It is not after the first step that was read in the
-    output."""
+    """Whether the duration of a step is known: not while only one step has been read in the output.
+    """
     phase: str
     """The phase that the script has named; empty: it is in none."""
     phase_age_s: float
@@ -80,7 +80,7 @@ class WorkerPhase(Struct, frozen=True):
 
 
 class Behind(Struct, frozen=True, array_like=True):
-    """The worker that is furthest behind on one node, as its agent found when it was asked."""
+    """The silent worker of one node that is furthest behind, as its agent found when asked."""
 
     failure: WorkerExit
     """The worker as a failure to report: its `detail` says what it does now. Its message is still
@@ -138,9 +138,9 @@ def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerPr
 
 
 def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -> bool:
-    """Return whether a worker is within the limit of its phase: others may wait for it.
+    """Return whether one of the workers is within its phase's own limit: others may wait for it.
 
-    The start of the workers does not count as a phase here.
+    The start of the workers does not count as a phase here, nor does one without an own limit.
     """
     return any(
         worker.silent_s < worker.limit_s and own_limit_s(settings, worker.phase) is not None
@@ -160,8 +160,9 @@ def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
 def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> float | None:
     """Return the seconds until the next look for suspects; None: not before a worker's next report.
 
-    With limits of phases it is never longer than the shortest limit: the beginning of a phase is
-    not reported, and a look this often finds it before its time is over.
+    While there are suspects it is a quarter of the shortest of their limits. Else, with limits of
+    phases, it is at most the shortest limit. The beginning of a phase is not reported, and a look
+    this often finds it before its time is over.
     """
     if found := suspects(workers):
         return LOOK_AGAIN_SHARE * min(worker.limit_s for worker in found)

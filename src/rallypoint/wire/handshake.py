@@ -145,7 +145,7 @@ class _Handshake:
         return answer
 
     def unfinished(self) -> ProtocolError:
-        """Return the error for a peer that disconnected in the middle of the handshake."""
+        """Return the error for a peer that disconnected before the end of the handshake."""
         if not self._has_heard:
             return PeerHungUpError()
         return ForeignPeerError(
