@@ -70,7 +70,8 @@ class Leaver(Struct, frozen=True):
     notice_s: float
     """The time in seconds that its workers have for the checkpoint."""
     hosts: bool
-    """Whether the job's coordinator runs on this node, so that the job ends when it leaves."""
+    """Whether this node runs a coordinator that no other node can take over, so that the job ends
+    when the node leaves."""
 
 
 class SaveNotice(Struct):
@@ -131,7 +132,8 @@ class Save(Struct):
     """The number of nodes in the job when those that have gone were last taken out of `awaited`."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
-    """The nodes on which all workers that look for such requests have saved, or exited with 0."""
+    """The nodes on which a worker has saved, and all others that look for such requests have saved
+    or exited with 0."""
     cut_short: str = ""
     """The reason why the wait for answers ended early; empty: it did not."""
 

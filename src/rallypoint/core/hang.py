@@ -72,7 +72,7 @@ class Told(Struct, frozen=True):
 
 
 class WorkerPhase(Struct, frozen=True):
-    """The phase of a worker of one node that may take longer than a step."""
+    """The named phase, with a limit of its own, that workers of one node are in at present."""
 
     stamp: Stamp
     until: float
@@ -96,9 +96,9 @@ class StepsFound(Struct, frozen=True):
     node_id: str
     behind: Behind | None
     furthest: int
-    """The largest step that a worker of the node has reported; -1: none has."""
+    """The largest step that a running worker of the node has reported; -1: none has."""
     known: int = 0
-    """The number of the node's workers that have reported a step."""
+    """The number of the node's running workers that have reported a step."""
     is_waited_for: bool = False
     """Whether a worker of the node is within the limit of a phase, so that others may wait for
     it."""

@@ -98,7 +98,7 @@ def peer_name(host: str, port: int) -> str:
 
 
 class Admission(Enum):
-    """The decision about a connection."""
+    """The decision about a new connection: it may use the store, has to wait, or is closed."""
 
     ALLOWED = "allowed"
     HELD = "held"

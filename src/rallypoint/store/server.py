@@ -106,8 +106,8 @@ class StoreServer:
 
     Runs on the loop that was running when it was made.
 
-    `say` gets lines about refused peers, as `RefusalLog` chooses. `machine` may have values
-    already, or be watched.
+    `say` gets lines about refused peers, as `RefusalLog` chooses. `machine` is the content to
+    serve; None: a new, empty one.
     """
 
     def __init__(
