@@ -82,7 +82,7 @@ class SaveNotice(Struct):
     """
 
     number: int
-    """The number of this request for a checkpoint: answers to older ones do not count."""
+    """The number of this request for a checkpoint, which the answers to it repeat."""
     then: Then
     round: int
     reason: str

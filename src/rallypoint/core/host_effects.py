@@ -25,7 +25,7 @@ class HangUp(Struct, frozen=True):
 class Refuse(Struct, frozen=True):
     """The effect to tell an agent why it can't take part, and to close its connection then.
 
-    The coordinator's node reports that on its console or in its log, too.
+    The coordinator logs the refusal, too.
     """
 
     connection: int
