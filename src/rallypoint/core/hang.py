@@ -105,7 +105,7 @@ class StepsFound(Struct, frozen=True):
 
 
 class Inquiry(Struct):
-    """The coordinator's question to all nodes with running workers what these do, and the answers."""
+    """The coordinator's question to nodes with running workers what these do, and the answers."""
 
     number: int
     round: int
