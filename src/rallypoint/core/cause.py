@@ -37,7 +37,8 @@ its node, and the coordinator, may hear of the worker's end first."""
 
 COLLATERAL_S = 2.0
 """The most seconds from the start of a drain to a worker's failure that is blamed on the drain:
-schedulers signal every process. One that tells of a lost peer may come as long before it."""
+schedulers signal every process. A failure on another node that tells of a lost peer may come as
+long before it."""
 
 
 class Breakdown(Struct, frozen=True):

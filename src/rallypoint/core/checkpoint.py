@@ -70,7 +70,8 @@ class Leaver(Struct, frozen=True):
     notice_s: float
     """The time in seconds that its workers have for the checkpoint."""
     hosts: bool
-    """Whether the job's coordinator runs on this node, so that the job ends when it leaves."""
+    """Whether this node runs a coordinator that no other node can take over, so that the job ends
+    when the node leaves."""
 
 
 class SaveNotice(Struct):
@@ -81,7 +82,7 @@ class SaveNotice(Struct):
     """
 
     number: int
-    """The number of this request for a checkpoint: answers to older ones do not count."""
+    """The number of this request for a checkpoint, which the answers to it repeat."""
     then: Then
     round: int
     reason: str
@@ -101,8 +102,8 @@ class SaveNotice(Struct):
     def until(self) -> float:
         """When the time of the first leaving node is over, on the coordinator's clock.
 
-        For the end of the job it is `LAST_SAVE_S` after the request, if no node leaves before. Else
-        infinite.
+        If no node leaves, it is `LAST_SAVE_S` after the request where the job's time is over, and
+        infinite where nodes are to join.
         """
         last = self.began_at + LAST_SAVE_S if self.then.ends else inf
         return min((x.began_at + x.notice_s for x in self.leavers.values()), default=last)
@@ -131,7 +132,8 @@ class Save(Struct):
     """The number of nodes in the job when those that have gone were last taken out of `awaited`."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
-    """The nodes on which all workers that look for such requests have saved, or exited with 0."""
+    """The nodes on which a worker has saved, and all others that look for such requests have saved
+    or exited with 0."""
     cut_short: str = ""
     """The reason why the wait for answers ended early; empty: it did not."""
 
@@ -169,7 +171,7 @@ def open_notice(
 def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
     """Return the timers of a request for a checkpoint, in seconds.
 
-    There is one for each leaving node, and one for the end of the job.
+    There is one for each leaving node, and one of `LAST_SAVE_S` if the job's time is over.
     """
     last = {Timer(TimerKind.NOTICE, notice.round): LAST_SAVE_S} if notice.then.ends else {}
     return last | {
@@ -241,7 +243,10 @@ class RequestState(Struct):
 
 
 def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool:
-    """Note a request of the coordinator; return False if it is old, or not for these workers.
+    """Note the coordinator's newest request, and return True.
+
+    Return False, and change nothing, if it is for the workers of another round, or if it or a newer
+    one was noted before.
 
     `by_signal`: each worker gets a signal, so that each is awaited if nodes leave.
     """

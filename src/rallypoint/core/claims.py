@@ -45,7 +45,7 @@ def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodePro
     """Return the node's reported progress.
 
     If the reported rank is not one of the node's in its newest round, the result has no step (-1),
-    and rank 0.
+    no silence (None), and rank 0.
     """
     member, place = job.round.members.get(node_id), job.assigned.get(node_id)
     if member is not None and place is not None:
@@ -134,9 +134,9 @@ class Contests:
                 del self._by_holder[holder]
 
     def take_free(self, names: NodeNames, *, all_of_them: bool = False) -> list[Contest]:
-        """End the contests whose holder has lost the id or the rank, and return them in order.
+        """End the contests whose holder has lost the id or the rank, and return them, oldest first.
 
-        `all_of_them`: end all contests.
+        `all_of_them`: end and return all contests.
         """
         free = [
             contest
@@ -162,8 +162,8 @@ class NodeNames:
     def give_id(self, hello: Attach) -> NodeRef:
         """Return the node id of an agent that attaches, with the agent's random incarnation.
 
-        The node id is the one that it asks for, its former one, or a new one. The agent becomes the
-        holder of this id, unless another agent holds it.
+        The node id is the one that it asks for; else its former one, if that is free; else a new
+        one. The agent becomes the holder of this id, unless another agent holds it.
         """
         ref = NodeRef(self._id_for(hello), hello.incarnation)
         self._by_id.setdefault(ref.node_id, ref)

@@ -69,8 +69,8 @@ def bind(
 ) -> list[frozenset[int]]:
     """Return the CPUs that each worker may use, by local rank. Pure.
 
-    `homes` has the NUMA node of every visible GPU, or of each worker without one; the first
-    `workers` entries are the workers' own. Raises BindingImpossible.
+    `homes` has the NUMA node of every visible GPU, or, on a node without GPUs, of each worker. The
+    first `workers` entries are the workers' own. Raises BindingImpossible.
     """
     here = {home: [cpu for cpu in cpus if cpu.node == home] for home in homes[:workers]}
     for home, of_home in here.items():

@@ -48,7 +48,7 @@ class NodeDraining(Struct, frozen=True):
     why: str
     success_is_void: bool = False
     """Whether a success of its workers does not count: they exited with code 0 so shortly before
-    that the drain may be why."""
+    this event that the drain may be why."""
 
 
 class RoundFailed(Struct, frozen=True):

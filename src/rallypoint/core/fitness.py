@@ -99,7 +99,7 @@ def is_barred(state: RoundState, member: RoundMember) -> bool:
 
 
 def is_trusted(state: RoundState, member: RoundMember) -> bool:
-    """Return whether the active round may be ended to admit this member."""
+    """Return whether this member is trusted so far that a round may be ended to admit it."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is None or not known.step) and may_take_part(state, member)
 
@@ -436,8 +436,8 @@ def judge(
 ) -> Judgement:
     """Decide whether a failure is due to the program or its machine, and note the failure. O(N).
 
-    Its machine may be put into quarantine, or an earlier one released. `is_everywhere`: workers on
-    another machine failed in the same way in the same round.
+    Its machine may be put into quarantine, or one released that is there for a similar failure.
+    `is_everywhere`: workers on another machine failed in the same way in the same round.
     """
     fitness, machine = state.fitness, failure.machine
     alike = [each for each in fitness.failures if each.digest == failure.digest]

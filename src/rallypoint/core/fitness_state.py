@@ -116,7 +116,8 @@ class Fitness(Struct, array_like=True):
     changes: int = 0
     """The number of changes so far that must be recorded before any node is told of them."""
     last_broken: str = ""
-    """The round and the machine of the last death of a helper process that was counted."""
+    """The last death of a helper process that was counted: the number of the round that followed,
+    and the machine."""
     failures: list[Failure] = field(default_factory=list)
     failure_count: int = 0
     passed_round: int = -1

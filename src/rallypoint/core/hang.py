@@ -63,8 +63,8 @@ class Told(Struct, frozen=True):
     age_s: float
     """The seconds since the last progress, or since the workers were started."""
     is_timed: bool
-    """Whether the duration of a step is known. It is not after the first step that was read in the
-    output."""
+    """Whether the duration of a step is known: not while only one step has been read in the output.
+    """
     phase: str
     """The phase that the script has named; empty: it is in none."""
     phase_age_s: float
@@ -72,7 +72,7 @@ class Told(Struct, frozen=True):
 
 
 class WorkerPhase(Struct, frozen=True):
-    """The phase of a worker of one node that may take longer than a step."""
+    """The named phase, with a limit of its own, that workers of one node are in at present."""
 
     stamp: Stamp
     until: float
@@ -80,7 +80,7 @@ class WorkerPhase(Struct, frozen=True):
 
 
 class Behind(Struct, frozen=True, array_like=True):
-    """The worker that is furthest behind on one node, as its agent found when it was asked."""
+    """The silent worker of one node that is furthest behind, as its agent found when asked."""
 
     failure: WorkerExit
     """The worker as a failure to report: its `detail` says what it does now. Its message is still
@@ -96,16 +96,16 @@ class StepsFound(Struct, frozen=True):
     node_id: str
     behind: Behind | None
     furthest: int
-    """The largest step that a worker of the node has reported; -1: none has."""
+    """The largest step that a running worker of the node has reported; -1: none has."""
     known: int = 0
-    """The number of the node's workers that have reported a step."""
+    """The number of the node's running workers that have reported a step."""
     is_waited_for: bool = False
     """Whether a worker of the node is within the limit of a phase, so that others may wait for
     it."""
 
 
 class Inquiry(Struct):
-    """The coordinator's question to all nodes of a round what their workers do, and the answers."""
+    """The coordinator's question to nodes with running workers what these do, and the answers."""
 
     number: int
     round: int
@@ -138,9 +138,9 @@ def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerPr
 
 
 def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -> bool:
-    """Return whether a worker is within the limit of its phase: others may wait for it.
+    """Return whether one of the workers is within its phase's own limit: others may wait for it.
 
-    The start of the workers does not count as a phase here.
+    The start of the workers does not count as a phase here, nor does one without an own limit.
     """
     return any(
         worker.silent_s < worker.limit_s and own_limit_s(settings, worker.phase) is not None
@@ -160,8 +160,9 @@ def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
 def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> float | None:
     """Return the seconds until the next look for suspects; None: not before a worker's next report.
 
-    With limits of phases it is never longer than the shortest limit: the beginning of a phase is
-    not reported, and a look this often finds it before its time is over.
+    While there are suspects it is a quarter of the shortest of their limits. Else, with limits of
+    phases, it is at most the shortest limit. The beginning of a phase is not reported, and a look
+    this often finds it before its time is over.
     """
     if found := suspects(workers):
         return LOOK_AGAIN_SHARE * min(worker.limit_s for worker in found)

@@ -23,9 +23,9 @@ class HangUp(Struct, frozen=True):
 
 
 class Refuse(Struct, frozen=True):
-    """The effect to tell an agent and the user why the agent can't take part.
+    """The effect to tell an agent why it can't take part, and to close its connection then.
 
-    Its connection is closed then.
+    The coordinator logs the refusal, too.
     """
 
     connection: int

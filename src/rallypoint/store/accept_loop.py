@@ -29,8 +29,9 @@ class AcceptLoop:
     The listening socket, which must not block, stays the caller's.
 
     `on_connection` gets each connection, which does not block, and the peer's address. `may_accept`
-    is called before each, and may `pause`. `on_shortage` gets the error when the system lacks
-    descriptors or memory; then there is a pause.
+    is called before each; False: it is not accepted in this turn of the loop, and `may_accept` may
+    call `pause`. `on_shortage` gets the error when the system lacks descriptors or memory; then
+    there is a pause.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ def peer_name(host: str, port: int) -> str:
 
 
 class Admission(Enum):
-    """The decision about a connection."""
+    """The decision about a new connection: it may use the store, has to wait, or is closed."""
 
     ALLOWED = "allowed"
     HELD = "held"
@@ -118,7 +118,8 @@ class Refusal(Struct, frozen=True):
 class AccessGate:
     """The access control of one store: which connections are admitted, held or refused.
 
-    An unknown machine that may enrol is held for `hold_s` seconds, and then refused.
+    A connection of an unknown machine that may enrol is held. It is admitted once the machine has
+    enrolled, and refused if it has not within `hold_s` seconds.
     """
 
     def __init__(self, policy: AccessPolicy, *, hold_s: float = HOLD_S) -> None:
@@ -167,7 +168,7 @@ class AccessGate:
         return admitted
 
     def leave(self, connection: int) -> None:
-        """Note that a connection has ended; it need not be a held one."""
+        """Forget a connection that has ended; it need not be a held one."""
         if connection in self._held:
             self._forget(connection)
         self._crowded_out = [each for each in self._crowded_out if each[0] != connection]

@@ -29,10 +29,10 @@ if they are unknown now."""
 async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: float) -> str:
     """Enrol this node with a round's store, and return the node's address as the store saw it.
 
-    Retries with growing pauses while nothing answers there or the store does not have the key yet:
-    its node may learn of the round later than this one. Each time the store's addresses are looked
-    up anew and tried in turn. Safe to call again. Raises EnrolmentError after `timeout_s` seconds;
-    it names both addresses and the fix.
+    Retries after each failure, with growing pauses: the store's node may learn of the round and its
+    key later than this one. Each time the store's addresses are looked up anew and tried in turn.
+    Safe to call again. Raises EnrolmentError after `timeout_s` seconds; it names both addresses and
+    the fix.
     """
 
     async def once(host: str) -> str:

@@ -26,7 +26,8 @@ _ONE_BYTE = b"c"  # descriptors travel with at least one byte
 
 Say = Callable[[str], None]
 OnLost = Callable[[str], None]
-"""The function that is called with the reason when the store of a round has ended unexpectedly."""
+"""The function that is called with the reason when the store of a round has ended unexpectedly, or
+its process can't be started."""
 
 
 class StoreProcess(Protocol):
@@ -63,8 +64,8 @@ class RoundStore:
 
     `listener` is bound, listening and non-blocking, and belongs to this object. Without one the
     coordinator accepts on a shared port, and passes connections on (`adopt`). `say` gets lines
-    about refused peers; it is called in the store's process. `part_of` is added to the title of
-    that process. `max_bytes` limits the keys and values of a round; None: no limit.
+    about refused peers, for which it is called in the store's process. `part_of` is added to the
+    title of that process. `max_bytes` limits the keys and values of a round; None: no limit.
     """
 
     def __init__(
@@ -114,8 +115,8 @@ class RoundStore:
         Needs the running loop.
 
         `open_access` admits all peers; else `networks` (CIDRs) are admitted besides enrolled nodes.
-        `on_lost` is called from the loop, at most once, when the content is lost; without it a line
-        is printed. The first connection starts the process.
+        `on_lost` is called from the loop, at most once, when the process can't be started or has
+        ended unexpectedly; without it `say` gets a line. The first connection starts the process.
         """
         self.close()
         self._loop = loop = asyncio.get_running_loop()
@@ -150,8 +151,8 @@ class RoundStore:
     def adopt(self, connection: socket.socket) -> None:
         """Take over a connection that the coordinator accepted on the shared port.
 
-        None of its bytes may have been consumed. It is closed if no round is open here, or too many
-        wait: torch's clients and enrolling agents retry.
+        None of its bytes may have been consumed. It is closed if no round is open here, its process
+        can't be started or has died, or too many wait: torch's clients and enrolling agents retry.
         """
         if self._served is None:
             connection.close()

@@ -40,7 +40,7 @@ _KEY_BYTES = 32
 class StoreLimits(Struct, frozen=True, kw_only=True):
     """The limits of a store's clients; None: no limit.
 
-    A client over a limit is closed, with a line that names the limit.
+    The connection of a client over a limit is closed, with a log line that names the limit.
     """
 
     max_connections: int | None = None
@@ -106,8 +106,8 @@ class StoreServer:
 
     Runs on the loop that was running when it was made.
 
-    `say` gets lines about refused peers, as `RefusalLog` chooses. `machine` may have values
-    already, or be watched.
+    `say` gets lines about refused peers, as `RefusalLog` chooses. `machine` is the content to
+    serve; None: a new, empty one.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class StoreServer:
             self._connections[client].send(reply)
 
     def expect(self, client: int) -> None:
-        """Start the deadline of a client that must send more."""
+        """Set the deadline of a client that must send more, in place of an earlier one."""
         self._idle.expect(client, self._loop.time())
         self._await_idle()
 

@@ -74,7 +74,10 @@ class Add(Struct, frozen=True, gc=False):
 
 
 class Check(Struct, frozen=True, gc=False):
-    """A c10d client's question whether all of these keys exist. It is answered at once."""
+    """A c10d client's question whether all of these keys exist. It is answered at once.
+
+    A queue counts as a key while it has an item that no client has reserved.
+    """
 
     keys: tuple[bytes, ...]
 
@@ -82,7 +85,8 @@ class Check(Struct, frozen=True, gc=False):
 class WaitKeys(Struct, frozen=True, gc=False):
     """A c10d client's request to wait for all of these keys.
 
-    The answer comes when each has been there at some time since.
+    The answer comes when each has been there at some time since. A queue counts as a key while it
+    has an item that no client has reserved.
     """
 
     keys: tuple[bytes, ...]
@@ -149,7 +153,8 @@ class QueuePush(Struct, frozen=True, gc=False):
 class QueuePop(Struct, frozen=True, gc=False):
     """A c10d client's request to take the first item of a queue, without waiting for one.
 
-    The answer is the length before, then the item if there was one.
+    The answer is the length before, then the item if there was one. Items that are reserved for
+    other clients do not count, and are not taken.
     """
 
     key: bytes

@@ -127,8 +127,8 @@ class ByRegister(NamedTuple):
     many seconds while the register can't be reached."""
     who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
     """The function that opens the register of a notice, and returns another function. That one
-    reads the record and returns the addresses to notify of the death, as `leading.who_hears` of
-    core/takeover does; None: nobody needs to hear of it. The number is half the time limit of a
+    reads the record and returns the addresses of the leader to notify of the death. Empty: no
+    leader is known now; None: nobody needs to hear of it. The number is half the time limit of a
     call of the register, in seconds."""
 
 

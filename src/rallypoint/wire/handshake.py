@@ -145,7 +145,7 @@ class _Handshake:
         return answer
 
     def unfinished(self) -> ProtocolError:
-        """Return the error for a peer that disconnected in the middle of the handshake."""
+        """Return the error for a peer that disconnected before the end of the handshake."""
         if not self._has_heard:
             return PeerHungUpError()
         return ForeignPeerError(
@@ -293,10 +293,10 @@ class ClientHandshake(_Handshake):
         return context.client_proof(self._token)
 
     def _spoken_by_server(self, nonce: bytes) -> Versions:
-        """Return the versions that the server speaks; of an old server, the one in use.
+        """Return the versions that the server speaks; of an old server, only the one in use.
 
-        Raises ProtocolError if the version in use is not the newest that both speak: somebody has
-        altered the handshake.
+        Raises ProtocolError if the version in use is not the newest that both speak, or the server
+        speaks version 4 and names no versions: somebody has altered the handshake.
         """
         theirs = Versions.of_nonce(nonce)
         if theirs is None and self._version < WITH_RANGES:

@@ -20,7 +20,8 @@ PREAMBLE_BYTES = max(len(SESSION_MAGIC), len(ENROLMENT_MAGIC), len(STORE_MAGIC))
 class Preamble(Enum):
     """The kinds of peers, by the first bytes of their connections.
 
-    STORE is a TCPStore client, or a node that enrols with the round store.
+    SESSION is an agent or a command that talks to the coordinator. STORE is a TCPStore client, or a
+    node that enrols with the round store. UNDECIDED: too few bytes have come.
     """
 
     SESSION = auto()

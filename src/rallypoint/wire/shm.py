@@ -33,7 +33,7 @@ _PHASE = struct.Struct(f"{at.PHASE_BYTES}s")
 
 
 class ShmRequest(IntEnum):
-    """The reasons for which an agent asks its workers for a checkpoint."""
+    """The reasons for which an agent asks its workers for a checkpoint; NONE: it asks for none."""
 
     NONE = at.NONE
     DRAIN = at.DRAIN
@@ -72,7 +72,7 @@ class WorkerSlot(NamedTuple):
 class Reported(NamedTuple):
     """The progress of one worker from one source, as numbers.
 
-    None: the source did not report this number.
+    None as total, loss or tokens: the source did not report this number.
     """
 
     step: int
@@ -83,8 +83,8 @@ class Reported(NamedTuple):
     loss: float | None
     tokens: int | None
     changes: int
-    """The number of times that the step in the output changed, as the relay counts; 0 for a
-    worker's own reports."""
+    """The number of times that the step in the output changed, the first one read included, as the
+    relay counts; 0 for a worker's own reports."""
 
 
 NOTHING_REPORTED = Reported(0, 0, None, None, None, 0)

@@ -19,7 +19,8 @@ CURRENT = 3
 REQUEST = 4
 DEADLINE = 5
 """The position in the shared memory of the deadline of the request for a checkpoint, in ns on
-CLOCK_MONOTONIC; 0 there: none."""
+CLOCK_MONOTONIC; 0 there: no request is open. That of a request without a time limit is years
+away."""
 HELD_UNTIL = 6
 """The position in the shared memory of the end of the agent's lease, in ns on CLOCK_BOOTTIME; 0
 there: not known, or there is none."""
