@@ -40,7 +40,10 @@ def witness_got(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def other_leaves(state: WorkersState) -> list[NodeEffect]:
-    """Expect a signal: another node leaves, and a scheduler may signal this node soon."""
+    """Hold back signals to the workers for a moment, because another node leaves.
+
+    A scheduler may be about to signal this node, too.
+    """
     is_next = state.settings.has_witness and state.phase is NodePhase.RUNNING and not state.leaving
     return _wait_for_witness(state) if is_next else []
 

@@ -185,10 +185,10 @@ def is_untold(state: WorkersState) -> bool:
 
 
 def _tell(state: WorkersState) -> list[NodeEffect]:
-    """Report that this node leaves, and wait until the coordinator knows.
+    """Wait until the coordinator acknowledges that this node leaves, and tell the user.
 
-    The connection is down, or slow. Without the report the others would count this node as lost, or
-    continue a job that was cancelled.
+    That was reported before, but the connection is down, or slow. Without the report the others
+    would count this node as lost, or continue a job that was cancelled.
     """
     if state.telling:
         return []

@@ -162,11 +162,11 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The active round, or the one that is to be formed."""
     is_active: bool = False
     is_started: bool = False
-    """Whether workers of the newest round may run."""
+    """Whether workers of the newest round may have been started."""
     nodes: int = 0
     """The number of nodes of the newest world."""
     succeeded: bytes = b""
-    """One bit for each node of the newest world, by group rank: its success was acknowledged."""
+    """One bit for each node of the newest world, by group rank: whether it has succeeded."""
     judged_round: int = 0
     """The forming round for which the end of the round before it has been judged: the consequence
     of that end is decided."""
@@ -189,8 +189,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The group rank of the leader's own node in the newest world; -1: that world does not have
     it."""
     stopped: bytes = b""
-    """One bit for each node that is gone with its workers, because it has left or is dead; ordered
-    as `succeeded`."""
+    """One bit for each node of the newest world, by group rank: whether it is gone with its
+    workers, because it has left or is dead."""
     leader_node: str = ""
     """The id of the leader's own node in the newest world; empty: that world does not have it."""
     is_heard: bool = False

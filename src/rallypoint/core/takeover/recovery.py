@@ -55,7 +55,7 @@ class Returned(Struct, frozen=True):
 
     @property
     def may_have_workers(self) -> bool:
-        """Whether workers may run; no later round begins before they or the lease have ended."""
+        """Whether workers of this node may run: it has not said that it waits, or has succeeded."""
         return self.doing not in _WITHOUT_WORKERS
 
 
@@ -261,7 +261,7 @@ class Recovery(Struct):
         self.reports = [each for each in self.reports if each[0] != incarnation]
 
     def _told_dead(self, places: Iterable[DeadPlace]) -> None:
-        """Note dead places; the session of an agent that is here reports for its own."""
+        """Note the places of dead nodes, except of nodes that are here: their sessions tell that."""
         record = self.record
         for place in places:
             rank = place.group_rank
