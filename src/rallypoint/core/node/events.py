@@ -243,7 +243,7 @@ class RoundEnding(Struct, frozen=True):
 
 
 class SignalWorkers(Struct, frozen=True):
-    """The effect to signal every process group of the round, and answer with `WorkersGone`.
+    """The effect to signal every process group of the round; `WorkersGone` follows when all end.
 
     Processes that have `received` it already, because a scheduler or the agent sent it, get no
     other.

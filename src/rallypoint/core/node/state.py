@@ -118,8 +118,8 @@ class WorkersState(Struct):
     """Whether the round ends by a failure, and this agent has killed no process yet."""
     signals_caught: int = 0
     signal: int = 0
-    """The signal that told this agent to leave, or stands for another request; it is sent to the
-    workers."""
+    """The signal that told this agent to leave, or SIGTERM if something else did; the workers are
+    sent it, too. 0: nothing did."""
     leaving: bool = False
     """Whether this node was told to leave, in any way."""
     leaving_why: str = ""
@@ -335,8 +335,8 @@ def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> 
 def judge(state: WorkersState) -> list[NodeEffect]:
     """Decide about the workers whose end is not judged yet, and report the result.
 
-    A failure stops the round here. Workers that a scheduler's signal may have ended wait for the
-    agent to get it.
+    A failure stops the round here. If all that failed may have been ended by a scheduler's signal,
+    the agent waits `SUSPECT_S` seconds to get that itself.
     """
     stamp, had_success = state.stamp, succeeded(state) > 0
     exits = tuple(state.exits[local_rank] for local_rank in sorted(state.unjudged))

@@ -128,7 +128,7 @@ def step(
 
 
 def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
-    """Note that the newest round's processes have been started, after `took_s`."""
+    """Note that the newest round's processes have been started, which took `took_s` seconds."""
     life = timeline.newest
     if life is None:
         return []
@@ -167,7 +167,7 @@ def ended_by(
 
     `following` is the next round on this node, `verdict` that of the job. None: this node was not
     told of an end, and has no place in the round after this one. The kind is `UNKNOWN` if it has
-    one, but neither that place nor the coordinator told it the reason.
+    one, but nothing tells it the reason.
     """
     if following is not None and following.number == life.number + 1:
         return kind_between(life, following), following.assignment.why
