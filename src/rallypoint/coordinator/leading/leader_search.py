@@ -89,7 +89,7 @@ class Seeker(Protocol):
         """
 
     def leads_no_more(self) -> None:
-        """Note that this node no longer leads, so that another one may."""
+        """Note that this node no longer leads; its agent goes on."""
 
     def notice(self, text: str) -> None:
         """Show a line to the user."""
