@@ -108,7 +108,7 @@ def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
 
 
 def leave_wanted(state: WorkersState, why: str) -> list[NodeEffect]:
-    """Have the node leave, as a person or a notice of its end wants; nothing if it leaves already."""
+    """Have the node leave, as a person or a notice of its end wants; a repeat does nothing."""
     if state.leaving:
         return []
     return _go(state, signal.SIGTERM, why, f"leaving the job: {why}")
