@@ -265,7 +265,10 @@ def _end_before_start(state: WorkersState) -> list[NodeEffect]:
 
 
 def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
-    """Begin a wait of this kind, and return its timer; older waits of the kind become void."""
+    """Begin a wait of this kind, and return its timer.
+
+    Older waits of the kind become void, except for the graces of one stop.
+    """
     state.waits += 1
     state.newest_wait[kind] = state.waits
     return NodeTimer(kind, state.waits, length_s)

@@ -371,9 +371,9 @@ class Standby(Candidacy):
         self._told: Epoch | None = None
         """The epoch of the leader for which readiness was last reported to the user."""
         self._dialled: Epoch | None = None
-        """The epoch of the leader that was dialled last."""
+        """The epoch of the last record; its leader is dialled when that is due. None: none yet."""
         self._is_dialled = False
-        """Whether the process is attached to the leader that it dialled last, or tries to be."""
+        """Whether the process is connected to the leader in the last record, or tries to be."""
         self._dialled_at = self._hurries_until = -inf
 
     def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:

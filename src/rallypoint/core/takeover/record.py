@@ -129,7 +129,7 @@ class MachinesRecord(Struct, frozen=True, array_like=True):
 class WorldNames(Struct, frozen=True, array_like=True):
     """The ids of the nodes of the newest world, by group rank; none of a world that is not small.
 
-    Names of nodes mostly begin alike, and a record is written every two seconds.
+    Names of nodes mostly begin alike, and by default a record is written every two seconds.
     """
 
     start: str = ""
