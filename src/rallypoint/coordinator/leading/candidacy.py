@@ -78,7 +78,7 @@ class RegisterCandidacy:
 
     @property
     def present(self) -> c.Present:
-        """The present state of this process in the job."""
+        """The present part of this process in the job; here none, since it is not a node."""
         return c.Present()
 
     async def pause(self, wait: c.Wait) -> None:

@@ -89,7 +89,7 @@ class Seeker(Protocol):
         """
 
     def leads_no_more(self) -> None:
-        """Note that this node no longer leads, so that another one may."""
+        """Note that this node no longer leads; its agent goes on."""
 
     def notice(self, text: str) -> None:
         """Show a line to the user."""
@@ -111,11 +111,11 @@ class OwnLeadership:
         self._on_lost: Callable[[], None] | None = None
 
     def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
-        """Begin to lead. `on_lost` is called when the coordinator no longer leads the job."""
+        """Note that this node leads. `on_lost` is called when its coordinator no longer does."""
         self.leadership, self._on_lost = leadership, on_lost
 
     def end(self) -> None:
-        """End the leadership: this node leads no more."""
+        """Note that this node leads no more."""
         self.leadership = self._on_lost = None
 
     def vouched_at(self) -> float:
@@ -186,7 +186,7 @@ class LeaderSearch(RegisterCandidacy):
         return None if leadership is None else leadership.lead.epoch
 
     def stop(self) -> None:
-        """Stop looking and claiming."""
+        """Stop looking and claiming; a claim that is under way is carried through."""
         for _ in self._search.stops():
             self._watcher.cancel()
 

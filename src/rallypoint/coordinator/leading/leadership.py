@@ -117,7 +117,7 @@ class Leadership:
         self._apply(self.duties.changed())
 
     def candidate_heard(self, heartbeat: m.Heartbeat, speaker: Speaker) -> bool:
-        """Handle the heartbeat of a candidate; return whether to answer it."""
+        """Note the promise in a candidate's heartbeat; return whether to acknowledge it."""
         if not self.is_one_of_many:  # The nodes of this job know no other address.
             return False
         before = self.lead.candidates

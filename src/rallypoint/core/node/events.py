@@ -18,8 +18,8 @@ from rallypoint.errors import RallypointError
 class SessionOpened(Struct, frozen=True):
     """The agent has attached to a coordinator.
 
-    Not `resumed`: the coordinator knows of no round here. `replaced`: it is another one than the
-    last time.
+    `resumed`: the coordinator continues this node's session; else it does not know the node, which
+    begins anew. `replaced`: it is another coordinator than the last time.
     """
 
     resumed: bool
@@ -36,7 +36,7 @@ class LeaseEnded(Struct, frozen=True):
 
 
 class SessionGivenUp(Struct, frozen=True):
-    """The coordinator could not be reached for too long."""
+    """The coordinator could not be reached for too long, or has refused this agent for good."""
 
     text: str
 
@@ -137,7 +137,7 @@ class LeaveWanted(Struct, frozen=True):
 
 
 class Announced(Struct, frozen=True):
-    """The coordinator knows that this node leaves."""
+    """The coordinator has acknowledged the report that this node leaves, or cancels the job."""
 
 
 class WaitKind(Enum):
@@ -243,7 +243,7 @@ class RoundEnding(Struct, frozen=True):
 
 
 class SignalWorkers(Struct, frozen=True):
-    """The effect to signal every process group of the round, and answer with `WorkersGone`.
+    """The effect to signal every process group of the round; `WorkersGone` follows when all end.
 
     Processes that have `received` it already, because a scheduler or the agent sent it, get no
     other.

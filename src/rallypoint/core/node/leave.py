@@ -108,7 +108,7 @@ def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
 
 
 def leave_wanted(state: WorkersState, why: str) -> list[NodeEffect]:
-    """Have the node leave, as a person or a notice of its end wants. May be repeated."""
+    """Have the node leave, as a person or a notice of its end wants; a repeat does nothing."""
     if state.leaving:
         return []
     return _go(state, signal.SIGTERM, why, f"leaving the job: {why}")
@@ -141,7 +141,7 @@ def _is_newest(state: WorkersState, number: int) -> bool:
 
 
 def opened_anew(state: WorkersState) -> list[NodeEffect]:
-    """Announce the leave again, to a new session that has not heard of it."""
+    """Announce the leave, or the cancel, again to a coordinator that does not know this node."""
     if not state.leaving or state.heard:
         return []
     return [_announce_cancel(state) if state.cancels else _announce_drain(state)]

@@ -198,7 +198,7 @@ def _requested(state: WorkersState, request: WorkerRequest) -> None:
 
 
 def is_fenced(state: WorkersState) -> bool:
-    """Return whether the workers here must end with the lease.
+    """Return whether the end of the lease ends this node's round, and the workers, if any run.
 
     Workers that have all ended can't disturb others, and their success may still count.
     """

@@ -22,7 +22,7 @@ def workers_started(state: WorkersState, stamp: Stamp) -> list[NodeEffect]:
 
 
 def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Handle a signal to the agent: find out whether every process of the node gets it."""
+    """Handle a signal to the agent: wait a moment whether the witness gets it, too."""
     if not state.settings.has_witness or state.phase not in _WORKERS:
         return []
     if known.agent_got(state.signals, number):
@@ -31,7 +31,7 @@ def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def witness_got(state: WorkersState, number: int) -> list[NodeEffect]:
-    """Handle a signal to the witness, which the running workers have got too."""
+    """Handle a signal that the witness got, and the workers too: wait whether the agent gets it."""
     if state.phase not in _WORKERS:
         return []
     if known.witness_got(state.signals, number):
@@ -40,7 +40,10 @@ def witness_got(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def other_leaves(state: WorkersState) -> list[NodeEffect]:
-    """Expect a signal: another node leaves, and a scheduler may signal this node soon."""
+    """Hold back signals to the workers for a moment, because another node leaves.
+
+    A scheduler may be about to signal this node, too.
+    """
     is_next = state.settings.has_witness and state.phase is NodePhase.RUNNING and not state.leaving
     return _wait_for_witness(state) if is_next else []
 
@@ -60,7 +63,7 @@ def witness_time_is_over(state: WorkersState) -> list[NodeEffect]:
 
 
 def own_time_is_over(state: WorkersState) -> list[NodeEffect]:
-    """Forget the witness's signal, which the agent did not get, and judge the exits."""
+    """Forget the witness's signal, which the agent did not get; judge the workers' exits since."""
     state.signals.by_witness.clear()
     return [*_release(state), *judge(state)]
 

@@ -118,8 +118,8 @@ class WorkersState(Struct):
     """Whether the round ends by a failure, and this agent has killed no process yet."""
     signals_caught: int = 0
     signal: int = 0
-    """The signal that told this agent to leave, or stands for another request; it is sent to the
-    workers."""
+    """The signal that told this agent to leave, or SIGTERM if something else did; the workers are
+    sent it, too. 0: nothing did."""
     leaving: bool = False
     """Whether this node was told to leave, in any way."""
     leaving_why: str = ""
@@ -185,10 +185,10 @@ def is_untold(state: WorkersState) -> bool:
 
 
 def _tell(state: WorkersState) -> list[NodeEffect]:
-    """Report that this node leaves, and wait until the coordinator knows.
+    """Wait until the coordinator acknowledges that this node leaves, and tell the user.
 
-    The connection is down, or slow. Without the report the others would count this node as lost, or
-    continue a job that was cancelled.
+    That was reported before, but the connection is down, or slow. Without the report the others
+    would count this node as lost, or continue a job that was cancelled.
     """
     if state.telling:
         return []
@@ -265,7 +265,10 @@ def _end_before_start(state: WorkersState) -> list[NodeEffect]:
 
 
 def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
-    """Begin a wait of this kind, and return its timer; older waits of the kind become void."""
+    """Begin a wait of this kind, and return its timer.
+
+    Older waits of the kind become void, except for the graces of one stop.
+    """
     state.waits += 1
     state.newest_wait[kind] = state.waits
     return NodeTimer(kind, state.waits, length_s)
@@ -335,8 +338,8 @@ def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> 
 def judge(state: WorkersState) -> list[NodeEffect]:
     """Decide about the workers whose end is not judged yet, and report the result.
 
-    A failure stops the round here. Workers that a scheduler's signal may have ended wait for the
-    agent to get it.
+    A failure stops the round here. If all that failed may have been ended by a scheduler's signal,
+    the agent waits `SUSPECT_S` seconds to get that itself.
     """
     stamp, had_success = state.stamp, succeeded(state) > 0
     exits = tuple(state.exits[local_rank] for local_rank in sorted(state.unjudged))

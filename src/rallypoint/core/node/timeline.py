@@ -44,7 +44,7 @@ from rallypoint.core.round_record import (
 from rallypoint.core.worker_exits import WorkerExit
 
 UNKNOWN = "unknown"
-"""The reason of a round's end that this node was not told."""
+"""The kind of a round's end whose reason this node was not told."""
 
 
 class Milestone(Struct, frozen=True):
@@ -128,7 +128,7 @@ def step(
 
 
 def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
-    """Note that the newest round's processes have been started, after `took_s`."""
+    """Note that the newest round's processes have been started, which took `took_s` seconds."""
     life = timeline.newest
     if life is None:
         return []
@@ -165,9 +165,9 @@ def ended_by(
 ) -> tuple[str, str] | None:
     """Return why the round ended, as a kind and in words, the same on all nodes.
 
-    None: it is active, the job's end ended it, or this node was not told. `following` is the next
-    round on this node, `verdict` that of the job. If this node was not told, but knows the next
-    round, the kind is `UNKNOWN`.
+    `following` is the next round on this node, `verdict` that of the job. None: this node was not
+    told of an end, and has no place in the round after this one. The kind is `UNKNOWN` if it has
+    one, but nothing tells it the reason.
     """
     if following is not None and following.number == life.number + 1:
         return kind_between(life, following), following.assignment.why

@@ -36,7 +36,8 @@ from rallypoint.errors import (
 )
 
 HURRY_S = 0.1
-"""The interval in seconds of reading the record while the leader may just have died."""
+"""The seconds between a candidate's reads of the record just after its connection to the leader
+broke: the leader may have died."""
 REDIAL_S = 1.0
 UNUSED_S = 60.0
 """The seconds after which a candidate gives up a job whose record it has never seen change, and
@@ -63,7 +64,8 @@ class Found(Struct, frozen=True):
     record: LeadRecord | None
     present: Present = Present()
     is_gone: bool = False
-    """Whether the process of the record's leader is known to have ended."""
+    """Whether the process of the record's leader is known to have ended, or is the reading process
+    itself, which does not lead now."""
     unfit: UnfitRecordError | None = None
     """The error that says why no leader can have written the content; `record` is None then. None:
     there is no such error."""
@@ -132,7 +134,10 @@ class GiveUp(Struct, frozen=True):
 
 
 class Dial(Struct, frozen=True):
-    """The effect to connect to the leader at these addresses, and close any other connection."""
+    """The effect to connect a candidate to the leader at these addresses.
+
+    Its connection to an earlier leader is closed.
+    """
 
     addresses: tuple[str, ...]
     epoch: int = 0
@@ -152,7 +157,10 @@ class TryWriting(Struct, frozen=True):
 
 
 class LeaderChanged(Struct, frozen=True):
-    """The leader may be another one than at the last look, perhaps this process."""
+    """The effect to break off an attempt to connect, since the leader may be another one now.
+
+    That may be this node itself.
+    """
 
 
 class LookNow(Struct, frozen=True):
@@ -163,7 +171,7 @@ class LookNow(Struct, frozen=True):
 
 
 class Interrupt(Struct, frozen=True):
-    """The effect to interrupt the search at once, whatever it reads or waits for."""
+    """The effect to end a node's search at once, even in the middle of a read or a wait."""
 
 
 Effect = (
@@ -363,9 +371,9 @@ class Standby(Candidacy):
         self._told: Epoch | None = None
         """The epoch of the leader for which readiness was last reported to the user."""
         self._dialled: Epoch | None = None
-        """The epoch of the leader that was dialled last."""
+        """The epoch of the last record; its leader is dialled when that is due. None: none yet."""
         self._is_dialled = False
-        """Whether the process is attached to the leader that it dialled last, or tries to be."""
+        """Whether the process is connected to the leader in the last record, or tries to be."""
         self._dialled_at = self._hurries_until = -inf
 
     def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:

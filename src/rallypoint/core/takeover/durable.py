@@ -79,7 +79,7 @@ class Durable:
         """Return the record to write next; call `written` when the register holds it.
 
         If it was not stored, call `begin` again. While a takeover waits for nodes, it is the record
-        that was taken over.
+        that was taken over, except for nodes that are known to have left or died since.
         """
         self._writing = self._changed
         if (recovery := self.handover.recovery) is not None:

@@ -67,7 +67,7 @@ class Write(Struct, frozen=True):
 
     record: LeadRecord
     lives: list[Durable]
-    """The hosted lives of the job: effects that wait in their queues may go when the record is
+    """The queues of lives of the job: effects that wait there for this record may go when it is
     stored."""
 
 
@@ -213,7 +213,10 @@ class Duties:
         return self._told[1]
 
     def is_genuine(self, told: Position) -> bool:
-        """Return whether a leader of this job has made this position, as far as can be known."""
+        """Return whether a leader of this job has made this position, as far as can be known.
+
+        False also if a count in it is too far beyond the known ones.
+        """
         return self._seal.is_genuine(told) and not self.memory.is_too_far(told)
 
     def keeps(self, at: float) -> list[Effect]:

@@ -299,7 +299,7 @@ class FirstWait:
         self._said: set[str] = set()
 
     def unreached(self, error: RendezvousConnectionError, now: float) -> list[Say | Wait]:
-        """Return what follows a failed attempt to reach the leader: a wait, perhaps with a line.
+        """Return the wait after a failed attempt to reach the leader, perhaps after a line to show.
 
         Raises RendezvousTimeoutError when the time is over, or VersionMismatchError if the leader
         stays and has no common version.

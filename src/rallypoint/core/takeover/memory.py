@@ -85,7 +85,7 @@ class Memory:
     """The newest position of one job's record that a process knows while it lives."""
 
     def __init__(self, settings: SharedSettings | None = None) -> None:
-        """Know nothing of the job yet. `settings` are the job's, if they are known."""
+        """Make an empty memory. `settings` are the job's; None: not known yet."""
         self._settings = settings
         self._newest: LeadRecord | None = None
         self._told: Position | None = None

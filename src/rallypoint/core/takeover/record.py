@@ -113,7 +113,7 @@ class Blamed(Struct, frozen=True, array_like=True):
 class MachinesRecord(Struct, frozen=True, array_like=True):
     """The fitness of machines (`fitness_state.Fitness`), without the last losses.
 
-    `JobRecord` has those. Quarantines are in seconds from when the record was made.
+    `JobRecord` has those. The times of quarantines are in seconds from when the record was made.
     """
 
     machines: dict[str, BadMachine] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class MachinesRecord(Struct, frozen=True, array_like=True):
 class WorldNames(Struct, frozen=True, array_like=True):
     """The ids of the nodes of the newest world, by group rank; none of a world that is not small.
 
-    Names of nodes mostly begin alike, and a record is written every two seconds.
+    Names of nodes mostly begin alike, and by default a record is written every two seconds.
     """
 
     start: str = ""
@@ -162,11 +162,11 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The active round, or the one that is to be formed."""
     is_active: bool = False
     is_started: bool = False
-    """Whether workers of the newest round may run."""
+    """Whether workers of the newest round may have been started."""
     nodes: int = 0
     """The number of nodes of the newest world."""
     succeeded: bytes = b""
-    """One bit for each node of the newest world, by group rank: its success was acknowledged."""
+    """One bit for each node of the newest world, by group rank: whether it has succeeded."""
     judged_round: int = 0
     """The forming round for which the end of the round before it has been judged: the consequence
     of that end is decided."""
@@ -189,8 +189,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The group rank of the leader's own node in the newest world; -1: that world does not have
     it."""
     stopped: bytes = b""
-    """One bit for each node that is gone with its workers, because it has left or is dead; ordered
-    as `succeeded`."""
+    """One bit for each node of the newest world, by group rank: whether it is gone with its
+    workers, because it has left or is dead."""
     leader_node: str = ""
     """The id of the leader's own node in the newest world; empty: that world does not have it."""
     is_heard: bool = False
@@ -213,7 +213,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     machines: MachinesRecord | None = None
     """The fitness of machines, such as those in quarantine; None: written by an older version."""
     leader_machine: str = ""
-    """The name of the machine of the leader's own node; empty: the node id stands for it."""
+    """The name of the machine of the leader's own node; empty: the node id stands for it, or the
+    newest world does not have that node."""
     names: WorldNames = WorldNames()
     """The names of the world's nodes, for messages about nodes that do not come to the next
     coordinator."""
@@ -224,8 +225,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     origin: int = 0
     """The first number of this life; 0: it did not change, or an older version wrote this."""
     ran_s: float = 0.0
-    """The seconds that the job has run, if it has a `--max-runtime`; 0: no workers have started
-    yet."""
+    """The seconds that the job has run, if it has a `--max-runtime`; 0: it has none, or no workers
+    have started yet."""
 
     @property
     def first_number(self) -> int:
@@ -372,9 +373,10 @@ def _machines_record(known: Fitness) -> MachinesRecord:
 
 
 def _fitness_of(record: JobRecord) -> Fitness:
-    """Return the machines of a record.
+    """Return the fitness of machines that this record has.
 
-    Their quarantines have yet to be dated (`fitness_state.begin`).
+    The times of their quarantines still count from when the record was made
+    (`fitness_state.begin`).
     """
     known = record.machines or MachinesRecord()
     return Fitness(

@@ -22,13 +22,14 @@ from rallypoint.core.takeover.memory import is_of_life
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 
 NOT_STARTED_S = 3.0
-"""The wait in seconds for agents whose workers can't run yet: a few attempts to reconnect."""
+"""The seconds that a takeover waits for agents whose workers were not started yet, so that each can
+try a few times to reconnect."""
 
 _WAITING = m.Doing.IDLE, m.Doing.JOINED
 _WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED
 
 NAMED_MAX = 4
-"""The most ranks that a message names."""
+"""The most group ranks of missing nodes that a message names."""
 
 
 class Returned(Struct, frozen=True):
@@ -55,7 +56,7 @@ class Returned(Struct, frozen=True):
 
     @property
     def may_have_workers(self) -> bool:
-        """Whether workers may run; no later round begins before they or the lease have ended."""
+        """Whether workers of this node may run: it has not said that it waits, or has succeeded."""
         return self.doing not in _WITHOUT_WORKERS
 
 
@@ -261,7 +262,7 @@ class Recovery(Struct):
         self.reports = [each for each in self.reports if each[0] != incarnation]
 
     def _told_dead(self, places: Iterable[DeadPlace]) -> None:
-        """Note dead places; the session of an agent that is here reports for its own."""
+        """Note the places of dead nodes, except of nodes whose agents are here."""
         record = self.record
         for place in places:
             rank = place.group_rank

@@ -48,7 +48,7 @@ class Position(Struct, frozen=True, array_like=True):
     is_active: bool = False
     """Whether the newest round had not ended when the record was written."""
     is_started: bool = False
-    """Whether workers of that round may run."""
+    """Whether workers of that round may have been started."""
     restarts: int = 0
     """The number of charged restarts of the job."""
     counted: int = 0
