@@ -344,9 +344,9 @@ def _point(link: str, target: str) -> None:
 
 
 def safe_name(run_id: str) -> str:
-    """Return the run id with `_` for characters that are special in file names or shells.
+    """Return the run id with `_` for each character but ASCII letters, digits, `-`, `_` and `.`.
 
-    At most 64 characters, without leading dots; never empty.
+    At most 64 characters, without leading dots; `job` if nothing is left.
     """
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run_id)
     return safe.lstrip(".")[:64] or "job"

@@ -153,7 +153,7 @@ def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) 
 
 
 def drawing_wanted(*, term: str | None) -> bool:
-    """Return whether a terminal can redraw lines; `term` is TERM, if set."""
+    """Return whether a terminal can redraw lines: unless `term`, the variable TERM, is `dumb`."""
     return term != "dumb"
 
 

@@ -52,8 +52,8 @@ class LastWords(Struct, frozen=True):
     """The parts of a worker's output that may show why it failed."""
 
     stderr: tuple[StreamPiece, ...] = ()
-    """The pieces in the order of their place; they may overlap. The last one is the stream's
-    end."""
+    """The pieces of stderr: tracebacks, a C++ message, and as the last one the stream's end. They
+    may overlap."""
     stdout: tuple[StreamPiece, ...] = ()
     """The pieces of stdout, for programs that write their errors there."""
 
