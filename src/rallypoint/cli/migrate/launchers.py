@@ -115,9 +115,9 @@ none."""
 
 
 class Fate(NamedTuple):
-    """The translation of one option of a launcher: how many values it takes, what it becomes, why.
+    """One option of a launcher: its number of values, what it becomes, and a remark for the user.
 
-    `to` and `about` are the parts of its row before and after the `|`.
+    `to` is the part of its row between `=` and `|`, `about` what comes after the `|`.
     """
 
     values: int
