@@ -329,7 +329,10 @@ def _as_deepspeed(line: Line) -> None:
 
 
 def _program(line: Line, words: list[Word]) -> None:
-    """Add the program of the workers: a script, a module or a program."""
+    """Add the workers' program to the line, and `-m` or `--no-python` if it is not a script.
+
+    Raises UsageError when it is missing, or when there are several.
+    """
     if not words:
         raise UsageError(f"{line.launcher}: the program to start is missing")
     if ":" in (word.text for word in words):

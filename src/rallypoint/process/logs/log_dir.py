@@ -49,8 +49,8 @@ TEMPORARY_PLACES = ("/tmp", "/var/tmp")
 """The places for a temporary directory where the usual one can't be written."""
 _ERROR_FILE = "error.json"
 _FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
-"""The number of bytes at the end of a log file that are searched for tracebacks at first, and at
-most."""
+"""The number of bytes at the end of a log file that are searched for tracebacks at first, and the
+most that are searched until one is found."""
 _PART_BYTES = 256 * 1024
 
 Layout = Literal["torchrun", "rounds"]

@@ -242,7 +242,10 @@ def rank_key(text: str) -> int | str | None:
 
 
 def streams_of(wanted: StdMap, local_rank: int, rank: int) -> Std:
-    """Return the streams that `wanted` names for one worker."""
+    """Return the streams that `wanted` names for one worker.
+
+    An entry for its global rank wins over one for its local rank.
+    """
     if isinstance(wanted, Std):
         return wanted
     return Std(wanted.get(f"g{rank}", wanted.get(local_rank, Std.NONE)))

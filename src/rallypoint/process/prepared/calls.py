@@ -228,7 +228,7 @@ class ResultFiles:
             self.close()
 
     def close(self) -> None:
-        """Drop the remaining results. May be repeated."""
+        """Close the files, and so drop results that were not loaded. May be repeated."""
         while self._fds:
             os.close(self._fds.popitem()[1])
 

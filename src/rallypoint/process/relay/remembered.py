@@ -112,7 +112,7 @@ class Remembered:
         return (self._before + data)[-_LINE_BYTES:]
 
     def _look_for_headers(self, data: bytes) -> None:
-        """Begin to remember a traceback at each header that ends within `data`."""
+        """Begin to remember a traceback at each of the newest 12 headers that end within `data`."""
         shift = len(self._before)
         seam = self._before[1 - len(HEADER) :] + data[: len(HEADER) - 1]
         is_cut = HEADER in seam
