@@ -61,7 +61,7 @@ def fork_process(
     keep_fds: Iterable[int] = (),
     dies_with_parent: bool = True,
 ) -> ForkedProcess:
-    """Run `body` in a forked child, which exits 0 when it returns and 1 when it raises.
+    """Fork a child that runs `body`, and exits 0 when it returns and 1 when it raises.
 
     The child leads its own session, dies (SIGKILL) with this process unless told otherwise, and has
     no descriptor above 2 but `keep_fds`. It ignores the signals that others send to every process

@@ -100,9 +100,9 @@ class Guard:
 
         The guard removes `temporary_dirs`, absolute paths, when the agent has ended in any way, but
         not one that the agent's program keeps (`scratch.py`). Once workers run, it also removes
-        what killed agents have left beside them. `page` is the shared memory of an earlier guard;
-        None: a new one. `by_register`: the functions that release and read the register of a job
-        that any of its nodes may lead.
+        what killed agents have left in the parents of these directories. `page` is the shared
+        memory of an earlier guard; None: a new one. `by_register`: the functions that release and
+        read the register of a job that any of its nodes may lead.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again. Raises OSError when the system can't fork.

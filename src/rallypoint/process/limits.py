@@ -153,7 +153,7 @@ class OomWatch:
     """
 
     def __init__(self, files: Sequence[str] | None = None) -> None:
-        """`files`: counters to read instead of the cgroup's; the first that is readable counts."""
+        """`files`: paths of counters; None: the cgroup's. The first that is readable counts."""
         self._files = tuple(files) if files is not None else _counter_files()
         self._before = self._count()
 

@@ -151,7 +151,7 @@ def _may_be_needed(path: str) -> bool:
 
 
 def remove_at_exit(path: str) -> None:
-    """Remove a directory with its content when this process ends; not when a fork of it does."""
+    """Have a directory removed when this process exits by itself; not when a fork of it does."""
     owner = os.getpid()
 
     def remove() -> None:
@@ -246,7 +246,7 @@ def sweep(places: Collection[str]) -> None:
 
 
 def ours(places: Iterable[str], prefix: str = PREFIX) -> Iterator[str]:
-    """Yield the directories with this prefix that this user has made under this kernel.
+    """Yield the directories in `places`, with this prefix, that this user has made on this kernel.
 
     The default is the prefix of agents' directories.
     """

@@ -110,11 +110,15 @@ HEADS = {
     "ft_launcher": "heartbeats of RankMonitorClient are ignored: report steps by "
     "rallypoint.worker.progress, or print them (--progress-pattern)",
 }
-"""The remark for the user on the general difference, for the launchers that have one."""
+"""The remark for the user on what is different with any line of a launcher, by launcher; some have
+none."""
 
 
 class Fate(NamedTuple):
-    """The translation of one option, from its row."""
+    """One option of a launcher: its number of values, what it becomes, and a remark for the user.
+
+    `to` is the part of its row between `=` and `|`, `about` what comes after the `|`.
+    """
 
     values: int
     to: str

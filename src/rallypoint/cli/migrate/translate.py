@@ -42,7 +42,8 @@ class Line(Struct):
 
     launcher: str
     before: list[Word]
-    """Words before the command: variables, or srun with its options."""
+    """The words before `rallypoint`: variables, commands such as `nohup`, or srun with its
+    options."""
     command: str = "run"
     options: list[Word] = field(default_factory=list)
     program: list[Word] = field(default_factory=list)
@@ -141,7 +142,8 @@ def _name(word: Word) -> str:
 def _from_torch(line: Line, words: list[Word]) -> None:
     """Translate a line of torchrun, torch.distributed.launch or ft_launcher.
 
-    Rallypoint takes torchrun's options, which stay as they are; others are translated.
+    Rallypoint takes torchrun's options, which stay as they are (only `etcd-v2` becomes `etcd`).
+    Those that ft_launcher adds are translated.
     """
     words = [
         quoted(word.text.removesuffix("-v2")) if word.text.endswith("etcd-v2") else word
@@ -178,7 +180,10 @@ def _from_torch(line: Line, words: list[Word]) -> None:
 
 
 def _read(line: Line, words: list[Word]) -> list[Word]:
-    """Take the launcher's options off the words, and return the rest: the program."""
+    """Translate the launcher's options, with which the words begin; return the rest: the program.
+
+    Raises UsageError for an option that the launcher's table does not have.
+    """
     rows = OPTIONS[line.launcher]
     while words and words[0].text.startswith("-") and words[0].text != "--":
         spelled = _name(words[0])
@@ -324,7 +329,10 @@ def _as_deepspeed(line: Line) -> None:
 
 
 def _program(line: Line, words: list[Word]) -> None:
-    """Add the program of the workers: a script, a module or a program."""
+    """Add the workers' program to the line, and `-m` or `--no-python` if it is not a script.
+
+    Raises UsageError when it is missing, or when there are several.
+    """
     if not words:
         raise UsageError(f"{line.launcher}: the program to start is missing")
     if ":" in (word.text for word in words):

@@ -60,8 +60,8 @@ def quoted(text: str) -> Word:
 def split(line: str) -> tuple[list[Word], str]:
     """Return the words of the first command, and the rest of the line.
 
-    The rest begins at a redirection, a pipe or a second command. Raises UsageError for a quote that
-    is not closed.
+    The rest begins at a redirection, a pipe, a comment or a second command. Raises UsageError for a
+    quote that is not closed.
     """
     line = line.replace("\\\r\n", " ").replace("\\\n", " ").strip()
     words: list[Word] = []

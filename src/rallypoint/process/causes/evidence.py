@@ -116,10 +116,11 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
 def _uncaught(
     found: Sequence[Traceback], program: Program
 ) -> tuple[Traceback | None, Traceback | None]:
-    """Return the last traceback that was certainly uncaught, and the last one that may have been.
+    """Return the last traceback that was certainly uncaught, and the last that is undecided.
 
-    The source of the program shows whether a handler may have caught the exception. Either is None
-    if there is none; the second one is also None if it comes before the first in the output.
+    The program's source decides. Where it shows a handler that may have caught the exception, the
+    traceback is neither. Either is None if there is none; the second one is also None if it comes
+    before the first in the output.
     """
     possible = None
     for each in reversed(found):

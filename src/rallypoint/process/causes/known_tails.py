@@ -108,7 +108,7 @@ def is_rule(row: str) -> bool:
 
 
 def is_of_a_text(row: str) -> bool:
-    """Return whether a row belongs to the text of a well-known exception."""
+    """Return whether a row looks like a later row in the text of a well-known exception."""
     return _any_of(_OF_A_TEXT).match(row.lstrip()) is not None
 
 

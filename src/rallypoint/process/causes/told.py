@@ -12,7 +12,8 @@ from rallypoint.process.causes.tracebacks import read_tracebacks
 
 _SIGABRT = 6
 _WORDS = 200
-"""The number of characters of an exception that are compared with the message of an exit."""
+"""The number of the first characters of an exception that the message of its exit must begin
+with."""
 
 
 def traceback_of(exit_: WorkerExit) -> str:

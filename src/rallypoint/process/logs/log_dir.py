@@ -49,8 +49,8 @@ TEMPORARY_PLACES = ("/tmp", "/var/tmp")
 """The places for a temporary directory where the usual one can't be written."""
 _ERROR_FILE = "error.json"
 _FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
-"""The number of bytes at the end of a log file that are searched for tracebacks at first, and at
-most."""
+"""The number of bytes at the end of a log file that are searched for tracebacks at first, and the
+most that are searched until one is found."""
 _PART_BYTES = 256 * 1024
 
 Layout = Literal["torchrun", "rounds"]
@@ -344,9 +344,9 @@ def _point(link: str, target: str) -> None:
 
 
 def safe_name(run_id: str) -> str:
-    """Return the run id with `_` for characters that are special in file names or shells.
+    """Return the run id with `_` for each character but ASCII letters, digits, `-`, `_` and `.`.
 
-    At most 64 characters, without leading dots; never empty.
+    At most 64 characters, without leading dots; `job` if nothing is left.
     """
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run_id)
     return safe.lstrip(".")[:64] or "job"

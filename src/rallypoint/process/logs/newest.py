@@ -49,7 +49,8 @@ class ReadStart(Struct, frozen=True):
 class OutputReader:
     """The reader of the newest output of workers on this node; each `read` continues the last one.
 
-    `unread` are the streams of which nothing is kept on this node: local ranks, and 1 or 2.
+    `unread` are the streams of which nothing is kept on this node, each as the worker's local rank,
+    and 1 for stdout or 2 for stderr.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ def colour_wanted(*, is_terminal: bool, no_color: str | None, term: str | None) 
 
 
 def drawing_wanted(*, term: str | None) -> bool:
-    """Return whether a terminal can redraw lines; `term` is TERM, if set."""
+    """Return whether a terminal can redraw lines: unless `term`, the variable TERM, is `dumb`."""
     return term != "dumb"
 
 
@@ -242,7 +242,10 @@ def rank_key(text: str) -> int | str | None:
 
 
 def streams_of(wanted: StdMap, local_rank: int, rank: int) -> Std:
-    """Return the streams that `wanted` names for one worker."""
+    """Return the streams that `wanted` names for one worker.
+
+    An entry for its global rank wins over one for its local rank.
+    """
     if isinstance(wanted, Std):
         return wanted
     return Std(wanted.get(f"g{rank}", wanted.get(local_rank, Std.NONE)))

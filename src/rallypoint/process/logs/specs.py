@@ -167,7 +167,8 @@ class DefaultLogsSpecs(LogsSpecs):
     def directory(self) -> str | None:
         """The directory of this agent's files.
 
-        Empty if there are no files, None before it is made, for example with the first round.
+        Empty if `log_dir` is the null device. None before it is made, which the first round does at
+        the latest, and after `close`.
         """
         return self._log_dir.root if self._log_dir is not None else None
 

@@ -43,7 +43,8 @@ class PickledCall:
 def pickle_calls(call: FunctionCall) -> list[PickledCall]:
     """Return each worker's call, by local rank.
 
-    A worker with the same arguments as the one before shares its call: they may be large.
+    A worker whose arguments are the same object as those of the one before shares its call: they
+    may be large.
 
     Raises UsageError when the function or an argument can't be pickled, and OSError when no
     descriptor is left; then no call stays open. Raises UnguardedLaunchError in a worker that is
@@ -227,7 +228,7 @@ class ResultFiles:
             self.close()
 
     def close(self) -> None:
-        """Drop the remaining results. May be repeated."""
+        """Close the files, and so drop results that were not loaded. May be repeated."""
         while self._fds:
             os.close(self._fds.popitem()[1])
 

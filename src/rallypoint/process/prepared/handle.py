@@ -89,7 +89,7 @@ def release_orphans(owner: object) -> None:
 
 
 class PreparedProcess:
-    """A running process that has imported modules, and forks workers, until `stop`.
+    """A running process that imports modules, and then forks workers, until `stop`.
 
     Its owner must call `adopt_orphans` before.
     """

@@ -86,7 +86,7 @@ class Poller:
         self._watched: dict[int, int] = {}
 
     def watch(self, fd: int, events: int, *, also_out: bool = False) -> None:
-        """Set the events that the next poll waits for on this descriptor; 0: none.
+        """Set the events to wait for on this descriptor from now on; 0: none.
 
         `also_out` adds POLLOUT.
         """

@@ -88,10 +88,10 @@ class Relay(Struct, eq=False):
         """Fork the relay.
 
         May be called before the loop runs; do it while the agent is small. Teed lines are written
-        to what are `sys.stdout` and `sys.stderr` now. `told` is called with its news. `lost`
-        is called when the process has died before it was ended, with the number of the last round
-        whose output it was given; -1: none. Then `restart` may be called. Both are called in the
-        agent's loop. `title`: what `ps -f` shows.
+        to what are `sys.stdout` and `sys.stderr` now. `told` is called with its news. `lost` is
+        called when the process has died, or has sent nonsense, before it was ended. It gets the
+        number of the last round whose output the relay was given; -1: none. Then `restart` may be
+        called. Both are called in the agent's loop. `title`: what `ps -f` shows.
 
         Raises OSError when the system can't fork.
         """

@@ -37,8 +37,8 @@ class _Held(Struct):
 class Interrupts:
     """The tracebacks of all streams that are not shown until it is known how they end.
 
-    They are kept by the streams' descriptors. One that ends in a KeyboardInterrupt is counted, not
-    shown.
+    Each stream, which is named by its descriptor, has one at most. One that ends in a
+    KeyboardInterrupt is counted, not shown.
     """
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ class LineAssembler:
     def shown(self, now: float) -> list[bytes]:
         """Return the parts of the stream that a terminal shows besides its lines, with the prefix.
 
-        They are a drawing, or an unfinished line.
+        They are the rows of a drawing, or an unfinished line after QUIET_S without data.
         """
         if self._drawing is not None:
             rows = self._drawing.rows

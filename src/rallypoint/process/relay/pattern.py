@@ -98,7 +98,8 @@ class ProgressPattern:
     def read(self, newest_first: Iterable[str]) -> PatternReading:
         """Return the progress in these lines, which come newest first: the newest of each value.
 
-        Takes as long as the regular expression does.
+        A pattern of one expression is read no further than the newest step. Takes as long as the
+        regular expression does.
         """
         found = PatternReading()
         wanted = set(self._wanted)

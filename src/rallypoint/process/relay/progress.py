@@ -83,7 +83,7 @@ class ProgressReader:
             self._unmatched.run(now)
 
     def feed(self, worker: WorkerKey, fd: int, data: bytes, now: float) -> None:
-        """Add output of a worker."""
+        """Keep output of this worker's stream `fd` until the next look searches it for progress."""
         rank = self._ranks.get(worker)
         if rank is not None and fd in rank.streams:
             rank.streams[fd].feed(data, now)
@@ -119,7 +119,7 @@ class ProgressReader:
             self._report(NothingMatched(self._newest_line))
 
     def look_at_all(self, now: float) -> None:
-        """Read the newest lines of all workers with new output now."""
+        """Search the newest lines of all workers with new output for progress now."""
         for worker in list(self._fresh):
             if (rank := self._ranks.get(worker)) is not None:
                 self._look_at(worker, rank, now)

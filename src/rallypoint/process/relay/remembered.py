@@ -52,8 +52,8 @@ class LastWords(Struct, frozen=True):
     """The parts of a worker's output that may show why it failed."""
 
     stderr: tuple[StreamPiece, ...] = ()
-    """The pieces in the order of their place; they may overlap. The last one is the stream's
-    end."""
+    """The pieces of stderr: tracebacks, a C++ message, and as the last one the stream's end. They
+    may overlap."""
     stdout: tuple[StreamPiece, ...] = ()
     """The pieces of stdout, for programs that write their errors there."""
 
@@ -112,7 +112,7 @@ class Remembered:
         return (self._before + data)[-_LINE_BYTES:]
 
     def _look_for_headers(self, data: bytes) -> None:
-        """Begin to remember a traceback at each header that ends within `data`."""
+        """Begin to remember a traceback at each of the newest 12 headers that end within `data`."""
         shift = len(self._before)
         seam = self._before[1 - len(HEADER) :] + data[: len(HEADER) - 1]
         is_cut = HEADER in seam

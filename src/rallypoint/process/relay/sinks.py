@@ -297,8 +297,8 @@ OVERHANG_BYTES = 64 * 1024
 class LogFile:
     """An open log file, rotated at `max_bytes`; 0: never. Used by the relay alone: writing blocks.
 
-    The constructor and `write` raise OSError; what was not written by then is lost, and the next
-    `write` tries again.
+    The constructor and `write` raise OSError. What a failed `write` has not written is lost; the
+    next one writes its own data.
     """
 
     __slots__ = ("_fd", "_limit", "_size", "_whole", "path", "users")

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
 JOIN_S = 0.05
-"""The time in seconds for which an unfinished line of a stream without prefix waits for its end,
-before it is passed on. `print` may write a line and its end one after the other, and other workers
-between them."""
+"""The time in seconds for which an unfinished line of a stream that goes to its console byte for
+byte waits for its end, before it is passed on. `print` may write a line and its end one after the
+other, and other workers between them."""
 
 
 class _Stream(Struct, eq=False):
