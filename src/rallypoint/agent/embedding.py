@@ -55,7 +55,7 @@ class Embedding:
             tell(number)
 
     def detach(self) -> None:
-        """Note that the agent has ended, and gets no more signals."""
+        """Note that the agent has ended: later signals are kept for the next `attach`."""
         with self._lock:
             self._tell = None
 

@@ -292,10 +292,9 @@ class Membership:
         return host
 
     async def _candidate(self, found: Connected) -> Candidate:
-        """Return all that this node brings to a round; first make its round store, if it needs one.
+        """Return what this node brings to a round; first make its round store, if it has none yet.
 
-        With fixed ranks (static) no listening socket is made: the store uses the coordinator's
-        port.
+        With fixed ranks (static) none is made: the store of rank 0 uses the coordinator's port.
         """
         rendezvous, endpoint = self._config.rendezvous, None
         if rendezvous.static:

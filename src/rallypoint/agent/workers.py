@@ -173,7 +173,7 @@ class RoundWorkers:
             self._workers.signal_one(local_rank, number)
 
     def kill(self) -> None:
-        """Kill every process group; have `on_gone` called when nothing is left or can be killed."""
+        """Kill all in the workers' sessions; have `on_gone` called when none is left or can die."""
         self._retire()
         self._workers.kill_all()
         self._killed.set()
