@@ -451,7 +451,7 @@ async def _by_register(part: Membership) -> AsyncIterator[Joined]:
 async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
     """Take part through the rendezvous handler of another package.
 
-    One of the nodes of each of the handler's rounds hosts the coordinator.
+    The node of rank 0 in each of the handler's rounds hosts the coordinator for that round.
     """
     from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
     from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession, OwnNode

@@ -127,7 +127,7 @@ class Preflight:
         return self._process is not None
 
     async def run(self) -> Unfit | None:
-        """Run the trial, and return why no worker can be started; None: workers can be started.
+        """Run the trial, and return why no worker can be started; None: no reason was found.
 
         Takes `limit_s` at most, and a moment.
         """

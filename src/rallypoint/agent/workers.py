@@ -122,7 +122,7 @@ class RoundWorkers:
 
     @contextmanager
     def _closing_unless_started(self) -> Iterator[None]:
-        """Close the files that were opened for workers, unless these are to be started later.
+        """Close, at the end of the context, files opened for workers, unless these start later.
 
         Started workers have their own copies. If none was started because of an error, the round is
         closed too. An OSError for a resource that this machine lacks becomes an
