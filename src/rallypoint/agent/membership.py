@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their worke
 LAST_REPORTS_S = 2.0
 """How long the coordinator may take to acknowledge this node's last reports, in seconds."""
 LAST_WORDS_S = 1.0
-"""How long this node stays for people who follow its workers' output, in seconds."""
+"""How long this node stays at most for people who follow its workers' output, in seconds."""
 NOTICES_S = 0.5
 """How long the notices on options wait, in seconds, for the line with the command to look at the
 job."""
