@@ -80,7 +80,7 @@ class Turns:
         self._due.extend(calls)
 
     def go(self) -> None:
-        """Make the first calls now, and the rest in later turns of the loop.
+        """Make the first `CALLS_IN_A_TURN` calls now, and the rest in later turns of the loop.
 
         Does nothing if a run is under way. Raises what one of the first calls raises; the calls
         after it are made in later turns.

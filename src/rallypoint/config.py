@@ -44,7 +44,7 @@ def password_variable(backend: str) -> str:
 
 
 def is_secret(variable: str) -> bool:
-    """Return whether a variable of this name has the token or a password: hidden from workers."""
+    """Return whether a variable of this name has the token or a password, which workers lack."""
     begin, end = _PASSWORD
     return variable == TOKEN_VARIABLE or (variable.startswith(begin) and variable.endswith(end))
 
@@ -90,8 +90,8 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 class OutputMode(Enum):
     """How the workers' output reaches the console.
 
-    AUTO is PREFIX when stdout and stderr are terminals and the world has more than one worker, else
-    INHERIT.
+    AUTO is PREFIX when stdout and stderr are terminals and the job may have several workers, else
+    INHERIT. In a job of one node, workers hidden from the console do not count.
     """
 
     AUTO = "auto"
@@ -388,8 +388,8 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
 class StopConfig(Struct, frozen=True, kw_only=True):
     """How this node's workers are stopped, and when the node leaves the job.
 
-    A stop is a signal to the workers (see `signal_scope`), a grace, then SIGKILL to their process
-    groups.
+    A stop is a signal to the workers (see `signal_scope`), a grace, then SIGKILL to all processes
+    of their sessions.
     """
 
     shutdown_grace_s: float = 25.0

@@ -311,10 +311,10 @@ class StoreTimeoutError(StoreError, TimeoutError):
 
 
 class StoreConnectionError(StoreError, ConnectionError):
-    """A store's server can't be reached, went away or is silent, or its file can't be opened.
+    """A store's server can't listen or be reached, or its file can't be opened.
 
-    A client of a server can't be used any more then. Whether the operation was carried out is
-    unknown.
+    Or it went away or is silent; then a TCPStore's client can't be used any more. Whether the
+    operation was carried out is unknown.
     """
 
     def __init__(self, peer: str, doing: str, reason: str) -> None:
@@ -346,7 +346,7 @@ class LogsSpecsError(UsageError):
 
 
 class LogStorageError(InfrastructureError):
-    """The log directory can't be written: full, read-only or gone."""
+    """A log file or directory can't be written because of a full, read-only or broken disk."""
 
 
 class FailedProcess(Protocol):

@@ -84,9 +84,10 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def process_name(pid: int) -> str:
-    """Return a name for the process with this pid that no other has, even after the next boot.
+    """Return a name that tells this process from any later one that gets the same pid.
 
-    Empty if the process does not exist, has ended, or the system does not show it.
+    It does so even after the next boot. The name lacks the pid. Empty if the process does not
+    exist, has ended, or the system does not show it.
     """
     try:
         stat = _stat(pid)

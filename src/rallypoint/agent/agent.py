@@ -43,8 +43,9 @@ class AgentLinks(NamedTuple):
     fence: Callable[[bool], None]
     """Called at each step with whether this node's workers must be killed when its lease ends."""
     wait_ready: Callable[[], Awaitable[None]] | None
-    """Waits until this node can start workers; only then it enrols with rank 0's round store, so
-    that no node starts workers before all can. None: this node always can."""
+    """Waits until this node can start workers: a prepared process has imported their modules. Only
+    then it enrols with rank 0's round store, so that no node starts workers before all can. None:
+    this node always can."""
     try_to_start: Callable[[m.Prove, str], Awaitable[e.Tried]] | None = None
     """Tries whether this node can start workers; gets the coordinator's order and this node's id,
     and never raises. None: the coordinator never asks this agent to."""
@@ -130,9 +131,10 @@ class Agent:
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
         """Handle the death of a helper process that the workers of this round need.
 
-        The coordinator is told, and running workers are stopped. Does nothing if the round is not
-        this node's last one. `others_need_it`: workers of other nodes need the process too, so that
-        its death counts even when the workers here have finished.
+        The coordinator is told, and running workers are stopped, unless this node leaves anyway.
+        Does nothing if the round is over, or not this node's last one. `others_need_it`: workers of
+        other nodes need the process too, so that its death counts even when the workers here have
+        finished.
         """
         if (stamp := self._state.stamp) is not None and stamp.round == round_number:
             self._step(m.HelperDied(stamp, f"{why} on node {self._node_id()}", others_need_it))

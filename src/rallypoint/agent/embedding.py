@@ -55,7 +55,7 @@ class Embedding:
             tell(number)
 
     def detach(self) -> None:
-        """Note that the agent has ended, and gets no more signals."""
+        """Note that the agent has ended: later signals are kept for the next `attach`."""
         with self._lock:
             self._tell = None
 
@@ -63,7 +63,8 @@ class Embedding:
         """Act as if the agent had got this signal.
 
         SIGINT cancels the job; with other signals this node leaves. A second signal ends all waits
-        and kills the workers. May be called from any thread; does not block.
+        and kills the workers; an equal one within a second counts as the same. May be called from
+        any thread; does not block.
         """
         with self._lock:
             if self._tell is None:

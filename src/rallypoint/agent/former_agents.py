@@ -33,7 +33,7 @@ _NOTE_MAX = 65536
 
 
 class AgentNote(Struct, frozen=True, array_like=True):
-    """The note by which an agent leaves its job, its process, and its place in the newest world."""
+    """An agent's note for the next one: its job, its process, and its place in the newest world."""
 
     run_id: str
     where: str

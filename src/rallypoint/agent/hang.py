@@ -65,7 +65,8 @@ class HangWatch:
         """Have the workers' stacks and progress collected, and reported to the coordinator.
 
         Returns at once. The stacks are written to a file of this node; the coordinator gets those
-        of the worker that is furthest behind. Does nothing while an earlier collection runs.
+        of the silent worker that is furthest behind, and none if no worker is silent. Does nothing
+        while an earlier collection runs.
         """
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.get_running_loop().create_task(self._collect(message))

@@ -40,7 +40,7 @@ DIAL_TIMEOUT_S = 2.0
 The search for the next one must fit into the lease."""
 FIRST_CLAIM_S = 0.002
 """The longest delay of a new node's first claim to lead, in seconds for each node that the job may
-have."""
+have; `FIRST_CLAIM_MAX_S` limits it."""
 FIRST_CLAIM_MAX_S = 2.0
 UNANSWERED_S = 2.0
 """The time in seconds after which the user is told that the place of the records does not

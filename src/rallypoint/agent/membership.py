@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their worke
 LAST_REPORTS_S = 2.0
 """How long the coordinator may take to acknowledge this node's last reports, in seconds."""
 LAST_WORDS_S = 1.0
-"""How long this node stays for people who follow its workers' output, in seconds."""
+"""How long this node stays at most for people who follow its workers' output, in seconds."""
 NOTICES_S = 0.5
 """How long the notices on options wait, in seconds, for the line with the command to look at the
 job."""
@@ -292,10 +292,9 @@ class Membership:
         return host
 
     async def _candidate(self, found: Connected) -> Candidate:
-        """Return all that this node brings to a round; first make its round store, if it needs one.
+        """Return what this node brings to a round; first make its round store, if it has none yet.
 
-        With fixed ranks (static) no listening socket is made: the store uses the coordinator's
-        port.
+        With fixed ranks (static) none is made: the store of rank 0 uses the coordinator's port.
         """
         rendezvous, endpoint = self._config.rendezvous, None
         if rendezvous.static:
@@ -452,7 +451,7 @@ async def _by_register(part: Membership) -> AsyncIterator[Joined]:
 async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
     """Take part through the rendezvous handler of another package.
 
-    One of the nodes of each of the handler's rounds hosts the coordinator.
+    The node of rank 0 in each of the handler's rounds hosts the coordinator for that round.
     """
     from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
     from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession, OwnNode

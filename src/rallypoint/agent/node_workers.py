@@ -92,16 +92,16 @@ class NodeWorkers(Protocol):
         """
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Send this signal to all, so that they end; `on_gone` is called when nothing is left.
+        """Signal the workers, so that they end; `on_gone` is called when no process is left.
 
-        `received`: the signal has reached these processes already, so they do not get it again.
+        `received` says which processes the signal has reached already: these do not get it again.
         """
 
     def kill(self) -> None:
-        """Kill all; `on_gone` is called when nothing is left, or after a time limit."""
+        """Kill the workers and what they started; `on_gone` is called then, or after a limit."""
 
     async def abandon(self) -> None:
-        """Kill all, as the last act of an agent; no callback follows. May raise OSError."""
+        """Kill the workers as an agent's last act; no callback follows. May raise OSError."""
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """Return these exits of failed workers, with the details that are known at once.

@@ -95,7 +95,8 @@ class Notices:
     def placed(self, end: AgentEnd) -> None:
         """Renew the notes of this node's place, after it was attached or assigned a place.
 
-        The guard and the next agent on this machine report that place.
+        The guard and the next agent on this machine report that place. The next agent gets a note
+        only if another coordinator can take over the job.
         """
         self._renew()
         place = end.dead_place

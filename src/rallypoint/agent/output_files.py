@@ -50,9 +50,9 @@ class OutputFiles:
     def open(cls, config: AgentConfig, scratch: str) -> OutputFiles:
         """Make the files that are needed before any worker starts. Blocks on the file system.
 
-        Default files are in `scratch`, if there is one; a directory that may stay is made with the
-        first round, so that a start that is killed leaves none. Raises LogStorageError or
-        UsageError for an unusable directory, or a plug-in's mistake.
+        Default files are in `scratch`, if there is one. Then a directory that may stay is made
+        later, with the first round, so that a start that is killed leaves none. Raises
+        LogStorageError or UsageError for an unusable directory, or a plug-in's mistake.
         """
         files = cls(logs_specs(config))
         if isinstance(files.specs, DefaultLogsSpecs):

@@ -97,7 +97,7 @@ class PreemptNotice:
             await asyncio.sleep(RUN_EVERY_S)
 
     async def _run(self) -> int:
-        """Run the command; return its exit code, or minus the number of its signal."""
+        """Run the command; return its exit code, minus its signal's number, or 255 if unknown."""
         ended = asyncio.Event()
 
         running = self._running = WorkerSet(self._guard)

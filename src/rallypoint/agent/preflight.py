@@ -36,7 +36,7 @@ from rallypoint.process.logs.specs import DefaultLogsSpecs, Reifies
 from rallypoint.process.spawn import WorkerCommand, abandon, spawn_workers
 
 LIMIT_S = 30.0
-"""The time limit in seconds, after which a file system counts as hanging."""
+"""The time limit of a whole trial in seconds: what it waits for by then counts as hanging."""
 BLOCK_BYTES = 64 * 1024
 MOST_PROCESSES = 256
 """The most processes that are forked for a test; each costs a millisecond."""
@@ -127,7 +127,7 @@ class Preflight:
         return self._process is not None
 
     async def run(self) -> Unfit | None:
-        """Run the trial, and return why no worker can be started; None: workers can be started.
+        """Run the trial, and return why no worker can be started; None: no reason was found.
 
         Takes `limit_s` at most, and a moment.
         """

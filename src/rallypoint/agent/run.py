@@ -105,7 +105,9 @@ def run_agent(
     on_end: OnEnd,
     embedding: Embedding | None = None,
 ) -> JobEnd:
-    """Run this node's part of the job, to its end. Blocks; for the main thread, or `embedding`.
+    """Run this node's part of the job, to its end. Blocks.
+
+    For the main thread; with `embedding`, for any thread.
 
     `make_observer` gets the relay, through which lines reach the console. `on_end` is called while
     the console still exists, for the last lines. The caller closes `telemetry`. Raises

@@ -30,7 +30,7 @@ from rallypoint.worker.timers import Countdown, PendingTimers
 MAX_SCOPE_CHARACTERS = 200
 MAX_SIGNAL = 64
 MAX_LENGTH_S = 1e9
-"""The longest timer in seconds, 30 years; a longer one is cut to it."""
+"""The longest timer in seconds, over 30 years; a longer one is cut to it."""
 
 
 class Expiry(Struct, frozen=True):

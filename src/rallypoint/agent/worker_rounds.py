@@ -82,7 +82,7 @@ class WorkerRounds:
     def return_values(self) -> dict[int, object]:
         """Return the results by global rank, if the workers of this node have succeeded.
 
-        To be called once.
+        Else the result is empty. To be called once.
         """
         workers, assignment = self._succeeded, self._state.assignment
         if workers is None or assignment is None:

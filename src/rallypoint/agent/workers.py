@@ -122,7 +122,7 @@ class RoundWorkers:
 
     @contextmanager
     def _closing_unless_started(self) -> Iterator[None]:
-        """Close the files that were opened for workers, unless these are to be started later.
+        """Close, at the end of the context, files opened for workers, unless these start later.
 
         Started workers have their own copies. If none was started because of an error, the round is
         closed too. An OSError for a resource that this machine lacks becomes an
@@ -173,7 +173,7 @@ class RoundWorkers:
             self._workers.signal_one(local_rank, number)
 
     def kill(self) -> None:
-        """Kill every process group; have `on_gone` called when nothing is left or can be killed."""
+        """Kill all in the workers' sessions; have `on_gone` called when none is left or can die."""
         self._retire()
         self._workers.kill_all()
         self._killed.set()

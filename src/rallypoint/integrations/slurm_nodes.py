@@ -22,7 +22,7 @@ from rallypoint.core.text import shown
 _PART = re.compile(r"([^\[\],]*)(?:\[([^\[\]]*)\])?")
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 _LENGTH_MAX = 1024
-"""The longest name in characters, with the user and the port that a hostfile adds."""
+"""The longest name in characters, with the user and the slots that a hostfile adds."""
 _SHOWN = 60
 
 _Numbers = list[tuple[range, int]]

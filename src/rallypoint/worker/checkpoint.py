@@ -97,7 +97,8 @@ def is_current() -> bool:
     """Return False once this process's round has ended, or its node's lease is over.
 
     Other workers may have replaced it, so it must not overwrite their checkpoint. The answer is
-    right even while the agent is paused. True outside of rallypoint.
+    right even while the agent is paused. True where there is no shared memory, as outside of
+    rallypoint.
     """
     found = shm()
     if found is None:

@@ -67,7 +67,7 @@ _shm: Shm | None = None
 def shm() -> Shm | None:
     """Return the agent's shared memory, looked up once; None: this process finds none.
 
-    It finds none outside of rallypoint, after the round, on another machine, or if the agent has
+    For example outside of rallypoint, after the round, on another machine, or if the agent has
     another version.
     """
     global _found, _shm
@@ -234,7 +234,7 @@ _has_told_phase = False
 
 
 def is_phase_name(name: str) -> bool:
-    """Return whether a phase may have this name, which has to fit into shared memory."""
+    """Return whether a name has the form of a phase's, `start` too: it fits into shared memory."""
     plain = name.replace("_", "").replace("-", "")
     return name.isascii() and plain.isalnum() and len(name) <= at.PHASE_BYTES
 

@@ -40,7 +40,7 @@ class PendingTimers:
             scopes[timer.scope] = timer
 
     def release(self, worker: Any, scope: str) -> None:
-        """Release the timer of a process for this scope, which has ended, if there is one."""
+        """Remove the timer of this process for a scope whose block has ended, if there is one."""
         scopes = self._timers.get(worker)
         if scopes is not None:
             scopes.pop(scope, None)
@@ -53,7 +53,7 @@ class PendingTimers:
             self._timers.pop(worker, None)
 
     def next_end(self) -> float | None:
-        """Return when the next timer ends; None if there is none."""
+        """Return the earliest end of a timer, which may be past; None if there is no timer."""
         ends = (timer.ends_at for scopes in self._timers.values() for timer in scopes.values())
         return min(ends, default=None)
 

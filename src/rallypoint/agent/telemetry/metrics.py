@@ -37,7 +37,10 @@ class PrometheusMetrics(Observer):
         events_lost: Callable[[], int],
         goodput: Callable[[], GoodputView | None] = lambda: None,
     ) -> None:
-        """Make the metrics; `goodput` returns None on a node that does not host the coordinator."""
+        """Make the metrics.
+
+        `goodput` returns the account of the job's time; None: no job is hosted here, so far.
+        """
         self._config, self._dispatcher = config, dispatcher
         self._events_lost, self._goodput = events_lost, goodput
         # A series that is there from the start makes its first increase visible.
@@ -189,9 +192,9 @@ nothing polls."""
 
 
 class MetricEmitter(Observer):
-    """The maker of an agent's metrics under torch's names, each when a state changes.
+    """The maker of an agent's metrics: those of torch's agent, and the duration of each phase.
 
-    `put` gets each, and must not block.
+    They are made when a state changes. `put` gets each, and must not block.
     """
 
     def __init__(

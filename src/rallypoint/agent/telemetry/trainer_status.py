@@ -37,7 +37,7 @@ MAX_PAUSE_S = 60.0
 
 StatusBody = dict[str, object]
 Post = Callable[[bytes], None]
-"""Sends one status. Called in a thread; raises when it fails."""
+"""Sends one status, given as JSON. Called in a thread; raises when it fails."""
 
 
 class _Sent(Struct):
