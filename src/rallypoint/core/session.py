@@ -79,7 +79,7 @@ class SessionRules(Struct, frozen=True):
     """The function that returns the latest time from which a lease may count; infinite: no limit.
     For a node that leads the job itself, it is just before its last confirmed swap or consent."""
     promises: Promises | None = None
-    """The promises of a node that may lead the job next; None: it never does."""
+    """The promises not to claim the job, of a node that may lead it next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()
     """The places of dead agents that each `Attach` of this agent names."""
 
@@ -370,7 +370,7 @@ class AgentEnd:
     def attempt_failed(self, now: float, answer: DialOutcome, error: str) -> list[AgentEffect]:
         """Note that an attempt to connect has failed, with or without an answer.
 
-        Returns `CoordinatorRefuses` if the coordinator's host refused it.
+        Returns `CoordinatorRefuses` if the host refused it, or another server answered there.
         """
         if self._search is not None:
             attempted(self._search, now, answer, error)
@@ -385,7 +385,7 @@ class AgentEnd:
         return [Send(numbered)] if self._link is SessionLink.ATTACHED else []
 
     def woke_up(self, now: float) -> list[AgentEffect]:
-        """Return `LeaseEnded` if the lease has ended, and drop the connection.
+        """Return `LeaseEnded`, once, if the lease has ended, and drop the connection.
 
         To be called after every wake-up, before anything that arrived is processed.
         """

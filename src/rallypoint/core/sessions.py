@@ -342,7 +342,7 @@ class Sessions:
     def check(self, now: float, late_s: float = 0.0) -> list[HostEffect]:
         """Declare silent agents lost, unless patience is due, and return the effects.
 
-        `late_s` is how late the host calls: after a long delay no silence counts.
+        `late_s` is how many seconds late this call is: after a long delay no silence counts.
         """
         lagged = self.liveness.lagged(now, late_s) if late_s > LATE_S else None
         lost, patience = self.liveness.check(now)

@@ -120,7 +120,7 @@ def json_text(value: object) -> str:
 
 
 def json_line(value: object) -> JsonLine:
-    """Return a JSON line for printing, whose texts have REPORT_MAX characters in all.
+    """Return a JSON line for printing, whose texts have at most REPORT_MAX characters in all.
 
     Further text is cut, and further items of lists are left out. Numbers, names of fields and
     escapes do not count, so the line may be longer.
