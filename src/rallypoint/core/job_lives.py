@@ -339,7 +339,7 @@ class JobLives:
     def over(self, run_id: str, life: Life, now: float) -> None:
         """Remember a life under each of the numbers that `life` has.
 
-        It is no longer hosted, or has no longer this number.
+        It is not hosted, or has no longer this number.
         """
         for number in (*life.earlier, life.incarnation):
             self._over.pop((run_id, number), None)

@@ -158,7 +158,7 @@ class Liveness:
         self._wanted.pop(member, None)
 
     def wanted(self, member: str, now: float) -> None:
-        """Note that another agent waits for this member's id or rank, unless it is unknown."""
+        """Note that another agent waits for a known member's id or rank; else do nothing."""
         if member in self._heard:
             self._wanted.setdefault(member, now)
 

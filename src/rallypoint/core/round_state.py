@@ -54,7 +54,7 @@ class RoundMember(Struct, array_like=True):
     in_roster: bool = False
     succeeded: bool = False
     is_proven: bool = True
-    """Whether the node has shown, if it must, that its machine can start workers."""
+    """Whether the node has shown, if it must, that it can start workers and reach the store."""
     is_eager: bool = False
     """Whether the node waits, and the active round may end in order to admit it."""
 

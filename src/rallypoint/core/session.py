@@ -191,7 +191,7 @@ class Outbox:
         return not self._unacknowledged
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
-        """Keep a report under the next number; return it to be sent, if there is a connection.
+        """Keep a report under the next number, and return it; the caller sends it if it can.
 
         A join ends the validity of earlier reports, except that of a drain.
         """

@@ -359,7 +359,7 @@ class Sessions:
         return [] if session is None else self._lose(session, why, last_heard_at, now)
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """Return the job's timers with their lengths in seconds. `apply` gets those that end."""
+        """Return the timers of the job, or of its takeover, in seconds; `apply` gets their ends."""
         if self._recovery is not None:
             return self._recovery.timers_wanted()
         return jobs.timers_wanted(self.job)
