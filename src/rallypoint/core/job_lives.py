@@ -332,7 +332,7 @@ class JobLives:
         return len(self._over)
 
     def first(self, wall_ms: int) -> int:
-        """Return a number for a new life: the wall clock, but above the last number given."""
+        """Return a number for a new life: `wall_ms`, but above the last number given."""
         self._newest = max(wall_ms, self._newest + 1)
         return self._newest
 

@@ -60,7 +60,7 @@ a comma."""
 
 
 def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
-    """Pass an event to the round machine, carry out its effects, and return the job's effects."""
+    """Pass an event to the rounds' state machine, carry out its effects; return the job's."""
     was_here = isinstance(event, NodeJoined) and is_member(job, event.ref)
     asked = step_round(job.round, event)
     effects: list[JobEffect] = []
@@ -82,7 +82,7 @@ def is_member(job: JobState, ref: NodeRef) -> bool:
 
 
 def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
-    """Carry out an effect of the round machine on the job, and return the job's effects."""
+    """Carry out an effect of the state machine of rounds, and return the job's effects."""
     match effect:
         case FormWorld():
             return _form(job, effect, at)

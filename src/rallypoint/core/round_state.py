@@ -65,7 +65,7 @@ class RoundMember(Struct, array_like=True):
 
 
 class RoundState(Struct, array_like=True):
-    """The state of the round machine (`round.py`): the job's nodes, and its newest round."""
+    """The state of the rounds' state machine (`round.py`): a job's nodes, and its newest round."""
 
     settings: SharedSettings
     phase: RoundPhase = RoundPhase.FORMING

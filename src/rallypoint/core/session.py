@@ -77,7 +77,8 @@ class SessionRules(Struct, frozen=True):
     """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf
     """The function that returns the latest time from which a lease may count; infinite: no limit.
-    For a node that leads the job itself, it is just before its last confirmed swap or consent."""
+    For a node that leads the job itself, it is just before its last confirmed write of the job's
+    record, or before the last time at which enough other nodes had promised not to claim it."""
     promises: Promises | None = None
     """The promises not to claim the job, of a node that may lead it next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()

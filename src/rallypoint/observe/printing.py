@@ -108,7 +108,7 @@ def printed(*lines: str, colour: bool = False) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return JSON on one line for a file or a peer, with unprintable characters escaped."""
+    """Return the value as JSON on one line, uncut, with unprintable characters escaped."""
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:  # of bytes that are no UTF-8
