@@ -78,7 +78,7 @@ class SessionRules(Struct, frozen=True):
     vouched_at: Callable[[], float] = lambda: inf
     """The function that returns the latest time from which a lease may count; infinite: no limit.
     For a node that leads the job itself, it is just before its last confirmed write of the job's
-    record, or before the last time at which enough other nodes had promised not to claim it."""
+    record, or before the last promises of the nodes that may lead next not to claim it began."""
     promises: Promises | None = None
     """The promises not to claim the job, of a node that may lead it next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()

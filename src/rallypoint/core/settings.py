@@ -122,7 +122,7 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """The number of equal failures in a row without progress that ends the job; 0: no limit."""
     hold_back_after: int = 2
     """The number of failures within an hour after which a machine is held back while the minimum
-    remains without it; 0: failures never hold a machine back."""
+    remains without it (one on probation: after the first); 0: failures never hold one back."""
     max_runtime_s: float = 0.0
     """The time after which the job is ended, from the start of its first workers; 0: no limit."""
     env_styles: tuple[str, ...] = ()
