@@ -245,7 +245,8 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
     stamp: Stamp
     number: int
     behind: Behind | None
-    """The worker that is behind; None: all have reported lately, or never."""
+    """The worker with the smallest step of those that have long been silent; None: none has, or
+    none is watched for hangs."""
     furthest: int
     """The largest step; -1: none."""
     known: int = 0
