@@ -189,7 +189,7 @@ def progressed(job: JobState, named: Stamp, furthest: int) -> None:
 
 
 def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
-    """Return events for machines whose losses have begun a quarantine numbered above `holds`."""
+    """Return events for machines in a quarantine numbered above `holds`, begun for lost nodes."""
     known = job.round.fitness
     if known.holds == holds or job.verdict is not None:
         return []

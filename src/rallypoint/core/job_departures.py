@@ -44,8 +44,8 @@ DRAIN_WINDOW_S = 3.0
 def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffect]:
     """Handle a node's drain: ask for a checkpoint if its workers run, else let the node leave.
 
-    It leaves at once, too, if its notice leaves no time. All nodes whose workers run are asked. A
-    repeated drain is ignored.
+    It leaves at once, too, if its notice leaves no time. All nodes whose workers run are asked,
+    unless they were asked for an earlier drain. A repeated drain of a node is ignored.
     """
     node_id = ref.node_id
     member = job.round.members.get(node_id)
@@ -83,9 +83,10 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
 def _leave(
     job: JobState, leavers: tuple[Leaver, ...], at: float, *, is_said: bool
 ) -> list[JobEffect]:
-    """Let these nodes leave now: they are told to stop their workers, and their round ends.
+    """Let these nodes leave now: they are told to stop their workers, and to leave.
 
-    The job ends as preempted if all its nodes leave, or the one with the coordinator.
+    The round ends if workers of them ran. The job ends as preempted if all its nodes leave, or the
+    one with the coordinator.
     """
     state = job.round
     here = [x for x in leavers if is_member(job, x.ref)]
@@ -301,7 +302,7 @@ def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def is_leaver(job: JobState, ref: NodeRef) -> bool:
-    """Return whether this node has reported that it drains, and its checkpoint is awaited."""
+    """Return whether this node drains, and still waits for the last checkpoint of all nodes."""
     leaver = job.notice.leavers.get(ref.node_id) if job.notice is not None else None
     return leaver is not None and leaver.ref == ref
 

@@ -76,7 +76,7 @@ def words_of(lacking: Lacking) -> str:
 def judge(job: JobState, cause: Cause) -> Judgement:
     """Decide whether the failure that ended a round is due to the program or its machine.
 
-    The failure is noted, and its machine may be put into quarantine.
+    The failure is noted. Its machine may be put into quarantine, or an earlier one released.
     """
     state, failure = job.round, cause.failure
     assert failure is not None

@@ -30,7 +30,7 @@ from rallypoint.core.model import DeadPlace, Outcome, Verdict
 from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
-"""The most ended lives (runs), of all jobs together, that are remembered."""
+"""The most numbers of ended lives (runs), of all jobs together, that are remembered."""
 EARLIER_MAX = 8
 """The most earlier numbers of one life (run) of a job that are remembered."""
 REMEMBERED_S = 24 * 3600.0
@@ -192,7 +192,8 @@ class JobLives:
         self._epoch, self._is_alone, self._begins_anew = epoch, is_alone, begins_anew
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
-        """The ended lives by run id and number, the oldest first."""
+        """The ended lives, and lives under numbers that they no longer have, by run id and number.
+        The first is the one that was added first."""
         self._unrecorded: dict[str, set[int]] = {}
         """The numbers of lives that were replaced before their verdict was recorded, by run id. The
         first record of the next life has the verdict."""
@@ -331,12 +332,15 @@ class JobLives:
         return len(self._over)
 
     def first(self, wall_ms: int) -> int:
-        """Return a number for a new life: the wall clock, but above the last number given."""
+        """Return a number for a new life: `wall_ms`, but above the last number given."""
         self._newest = max(wall_ms, self._newest + 1)
         return self._newest
 
     def over(self, run_id: str, life: Life, now: float) -> None:
-        """Remember a life that is no longer hosted, under each of its numbers."""
+        """Remember a life under each of the numbers that `life` has.
+
+        It is not hosted, or has no longer this number.
+        """
         for number in (*life.earlier, life.incarnation):
             self._over.pop((run_id, number), None)
             self._over[run_id, number] = _Remembered(replace(life, incarnation=number), now)
@@ -384,9 +388,10 @@ class JobLives:
     ) -> TakePart | HearVerdict | None:
         """Return the decision about an agent that took part before; None: nothing is decided.
 
-        It gets the verdict of its life. If that is not known, it joins the present life to hear its
-        verdict, or gets that of the newest life that is remembered. None if the present life has
-        not ended, or if there is none and no verdict is remembered.
+        It gets the verdict of its life, or hears that it was forgotten if this coordinator led that
+        life. Else it joins the present life to hear its verdict, or gets that of the newest life
+        that is remembered. None if the present life has not ended, or if there is none and no
+        verdict is remembered.
         """
         is_hosted = hosted is not None and hosted.incarnation == known.incarnation
         found = None if is_hosted else self._over.get((run_id, known.incarnation))

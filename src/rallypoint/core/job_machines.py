@@ -77,9 +77,9 @@ def drain_excluded(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 
 def allow(job: JobState, node_id: str, at: float) -> list[JobEffect]:
-    """Trust the machine of this node again, at a person's request.
+    """Trust this node and its machine again, at a person's request.
 
-    Returns the effects: none if it was trusted.
+    `node_id` may also be the machine's name. Returns the effects: none if both were trusted.
     """
     machine = held_machine(job.round, node_id)
     if not fitness.allow(job.round, machine, node_id):

@@ -60,7 +60,7 @@ a comma."""
 
 
 def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
-    """Pass an event to the round machine, carry out its effects, and return the job's effects."""
+    """Pass an event to the rounds' state machine, carry out its effects; return the job's."""
     was_here = isinstance(event, NodeJoined) and is_member(job, event.ref)
     asked = step_round(job.round, event)
     effects: list[JobEffect] = []
@@ -82,7 +82,7 @@ def is_member(job: JobState, ref: NodeRef) -> bool:
 
 
 def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
-    """Carry out an effect of the round machine on the job, and return the job's effects."""
+    """Carry out an effect of the state machine of rounds, and return the job's effects."""
     match effect:
         case FormWorld():
             return _form(job, effect, at)
@@ -323,8 +323,9 @@ def _judge_failure(
 ) -> list[JobEffect]:
     """Judge the end of a round for which a worker is to blame.
 
-    The failure is charged to the restart budget, unless its machine alone is at fault. After that
-    the next round may form, if need be after a backoff, or the job ends.
+    The failure is charged to the restart budget, unless its machine alone is at fault; an earlier
+    one may be charged after all. Then the next round may form, if need be after a backoff, or the
+    job ends.
     """
     assert job.end_reason is not None
     assert cause.failure is not None
@@ -402,7 +403,7 @@ def _note_judgement(job: JobState, round_: int, text: str) -> None:
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
     """Return the sentence for the end of a job for which too few nodes have joined.
 
-    It says how long it has waited, and which nodes are missing.
+    It says how long it has waited, which nodes have joined, and, if known, which are missing.
     """
     waited = f"waited {settings.join_timeout_s:g} s for {words.count(settings.min_nodes, 'node')}"
     if len(timeout.joined) >= settings.min_nodes:
@@ -428,7 +429,7 @@ def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> st
 
 
 def _too_many_lost(rounds: int, settings: SharedSettings) -> str:
-    """Return the reason for the end of a job whose rounds have lost nodes too often in an hour."""
+    """Return why a job ends in which too many rounds in an hour have lost nodes, as a sentence."""
     limit = settings.max_node_losses_per_hour
     ended = f"{words.count(rounds, 'round')} ended within an hour"
     why = "by the loss of nodes or of Rallypoint's own processes"

@@ -180,7 +180,7 @@ class JobState(Struct):
     inquiry: Inquiry | None = None
     inquiries: int = 0
     phases: dict[str, WorkerPhase] = field(default_factory=dict)
-    """The phase, by node id, of a worker for which other workers may wait."""
+    """The latest phase of a node's worker that may take longer than a step, by node id."""
     no_progress: str = ""
     """How often the same failure has repeated, in words, if the job ends because of that; else
     empty."""

@@ -24,8 +24,9 @@ from rallypoint.core.settings import OnJoin
 def are_wanted(state: RoundState) -> bool:
     """Return whether late nodes wait, and the active round may end to admit them.
 
-    Late nodes came during that round. The settings must permit it, the round must be old enough,
-    and no worker of it must have ended well yet.
+    Late nodes came during that round, or stood by until a place was free. Their machines must be
+    trusted (no recent faults). The settings must permit it, the round must be old enough, and no
+    worker of it must have ended well yet.
     """
     may = (
         state.phase is RoundPhase.ACTIVE
@@ -38,7 +39,7 @@ def are_wanted(state: RoundState) -> bool:
 def may_be_admitted(state: RoundState) -> bool:
     """Return whether to end the active round now, so that the next one admits late nodes.
 
-    Late nodes must be wanted (`are_wanted`). Besides, the world must have been larger before, or
+    Late nodes must be wanted (`are_wanted`). Besides, an earlier world must have been larger, or
     they make the job full, or the wait for further arrivals must be over. With `world_multiple_of`,
     the world must grow too.
     """

@@ -90,7 +90,10 @@ def pace_of(settings: SharedSettings, nodes: int) -> Pace:
 
 
 def is_outgrown(nodes: int, told_of: int) -> bool:
-    """Return whether `nodes` nodes need another pace than that announced for `told_of` nodes."""
+    """Return whether a job of `nodes` nodes needs another pace than was told for `told_of` nodes.
+
+    It does if they are more than twice as many, and more than `FEW`.
+    """
     return nodes > max(FEW, 2 * told_of)
 
 
@@ -155,7 +158,7 @@ class Liveness:
         self._wanted.pop(member, None)
 
     def wanted(self, member: str, now: float) -> None:
-        """Note that another agent waits for this member's id or rank."""
+        """Note that another agent waits for a known member's id or rank; else do nothing."""
         if member in self._heard:
             self._wanted.setdefault(member, now)
 
@@ -238,7 +241,7 @@ class Liveness:
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
         """Return the members that are lost now, and `Patience` if all get one more lease.
 
-        The lost ones are forgotten. Call again at `next_check`.
+        The lost ones are forgotten. Call again after `next_check` seconds.
         """
         gone = [Lost(member, self._why(member), self._heard[member]) for member in self._gone]
         for item in gone:

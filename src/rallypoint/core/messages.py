@@ -51,7 +51,7 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class Doing(Enum):
-    """The activity of a node, as its machine (`core/node/machine.py`) knows it."""
+    """The activity of a node, as its state machine (`core/node/machine.py`) knows it."""
 
     IDLE = "idle"
     JOINED = "joined"
@@ -245,7 +245,8 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
     stamp: Stamp
     number: int
     behind: Behind | None
-    """The worker that is behind; None: all have reported lately, or never."""
+    """The worker with the smallest step of those that have long been silent; None: none has, or
+    none is watched for hangs."""
     furthest: int
     """The largest step; -1: none."""
     known: int = 0
@@ -554,26 +555,26 @@ Order = (
     | Prove
     | WorkerRequest
 )
-"""The orders of a job's machine to a node."""
+"""The orders of a job's state machine, in its coordinator, to a node."""
 Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
 """The messages with the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
-"""The messages that pass a person's question about workers on to a node. The job's machine takes no
-part."""
+"""The messages that pass a person's question about workers on to a node. The job's state machine
+takes no part."""
 ToAgent = (
     Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver | Answer | Collecting
 )
 
 
 class FromNode(Struct, frozen=True):
-    """A report and the node that sent it: the input of the job's machine."""
+    """A report and the node that sent it: an input of the job's state machine (`job.py`)."""
 
     ref: NodeRef
     message: Report
 
 
 class ToNode(Struct, frozen=True):
-    """An order of the job's machine and the node to which it goes."""
+    """An order of the job's state machine (`job.py`), and the node to which it goes."""
 
     ref: NodeRef
     message: Order

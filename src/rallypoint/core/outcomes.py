@@ -138,7 +138,7 @@ CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
 
 
 def codes_of(then: Afterwards) -> list[int]:
-    """Return the exit codes after which `then` is the thing to do, sorted.
+    """Return the default exit codes after which `then` is the thing to do, sorted.
 
     For `AT_NO_COST` they include the code of SIGTERM, by which a node is asked to leave. For
     `BY_A_PERSON` they include that of SIGINT, by which a person ends a job.

@@ -97,7 +97,8 @@ def choose(
     """Return the nodes of the next world, at most `most`, not in rank order. O(N log N).
 
     Each offered node has True if the next round waits for it, since it was in the job before. It
-    goes before another of as many workers. The workers together are a multiple of `multiple`.
+    goes before the others; if `multiple` is above 1, only before others of as many workers. The
+    workers together are a multiple of `multiple`.
     """
     have = (
         Counter(node.candidate.workers for _, node in offered) if multiple > 1 else Counter[int]()

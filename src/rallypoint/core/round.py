@@ -195,7 +195,7 @@ def was_replaced(state: RoundState, ref: NodeRef) -> bool:
 
 
 def _arrive(state: RoundState, event: NodeJoined) -> RoundMember:
-    """Admit a node that was not a member, as a candidate or as a late node."""
+    """Add a node that was no member; during a round it must prove that it can start workers."""
     late = state.phase is RoundPhase.ACTIVE
     member = RoundMember(event.ref, event.seq, event.candidate, MemberState.STANDBY)
     member.is_proven = not (late and event.candidate.proves)
@@ -205,7 +205,10 @@ def _arrive(state: RoundState, event: NodeJoined) -> RoundMember:
 
 
 def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> list[Effect]:
-    """Handle the join of a member: it has stopped, or its workers ended without our asking."""
+    """Handle the join of a member: it has stopped its workers, as it was told or by itself.
+
+    If it had to run them, the round ends.
+    """
     effects: list[Effect] = []
     if member.state is MemberState.RUNNING:
         text = f"node {member.ref} came back without its workers"
@@ -376,8 +379,8 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
 def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
     """End the quarantine with this number: of a machine, or of a node with a bad route.
 
-    The machine's nodes may wait for the next round. A node with a bad route is to prove that it
-    reaches the store of the round that runs.
+    The machine's nodes may take part again. A node with a bad route is to prove that it reaches
+    the store of the round that runs, if one does.
     """
     name = fitness.quarantine_over(state, number)
     member = state.members.get(name or "")
@@ -438,15 +441,15 @@ def _over(state: RoundState, round_: int, reason: EndReason) -> list[Effect]:
 
 
 def _proceed(state: RoundState) -> list[Effect]:
-    """Return the effects of a change of the members: judging, completing or growing the round."""
+    """Return what a change of members leads to: a round is judged, formed, or ended to grow."""
     return [*_settle(state), *_try_complete(state), *_try_grow(state)]
 
 
 def _settle(state: RoundState) -> list[Effect]:
-    """Ask the host to judge the round when no member is stopping any more.
+    """Ask the job, by an effect, to judge the round that ended, when no member is stopping.
 
-    Asks again on every later event, because a host may have to wait (for a backoff), and judging
-    twice is harmless.
+    Asks again at later events until the job releases the next round, as it may wait for a backoff.
+    Judging twice is harmless.
     """
     forming = state.phase in (RoundPhase.FORMING, RoundPhase.LAST_CALL)
     if forming and state.held and not state.counts[MemberState.STOPPING]:

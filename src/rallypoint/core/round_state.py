@@ -54,7 +54,7 @@ class RoundMember(Struct, array_like=True):
     in_roster: bool = False
     succeeded: bool = False
     is_proven: bool = True
-    """Whether the node has shown, if it must, that its machine can start workers."""
+    """Whether the node has shown, if it must, that it can start workers and reach the store."""
     is_eager: bool = False
     """Whether the node waits, and the active round may end in order to admit it."""
 
@@ -65,7 +65,7 @@ class RoundMember(Struct, array_like=True):
 
 
 class RoundState(Struct, array_like=True):
-    """The state of the round machine (`round.py`): the job's nodes, and its newest round."""
+    """The state of the rounds' state machine (`round.py`): a job's nodes, and its newest round."""
 
     settings: SharedSettings
     phase: RoundPhase = RoundPhase.FORMING

@@ -77,9 +77,10 @@ class SessionRules(Struct, frozen=True):
     """Whether the lease can end; False where no other node can take this node's place."""
     vouched_at: Callable[[], float] = lambda: inf
     """The function that returns the latest time from which a lease may count; infinite: no limit.
-    For a node that leads the job itself, it is just before its last confirmed swap or consent."""
+    For a node that leads the job itself, it is just before its last confirmed write of the job's
+    record, or before the last promises of the nodes that may lead next not to claim it began."""
     promises: Promises | None = None
-    """The promises of a node that may lead the job next; None: it never does."""
+    """The promises not to claim the job, of a node that may lead it next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()
     """The places of dead agents that each `Attach` of this agent names."""
 
@@ -191,7 +192,7 @@ class Outbox:
         return not self._unacknowledged
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
-        """Keep a report under the next number; return it to be sent, if there is a connection.
+        """Keep a report under the next number, and return it; the caller sends it if it can.
 
         A join ends the validity of earlier reports, except that of a drain.
         """
@@ -370,7 +371,7 @@ class AgentEnd:
     def attempt_failed(self, now: float, answer: DialOutcome, error: str) -> list[AgentEffect]:
         """Note that an attempt to connect has failed, with or without an answer.
 
-        Returns `CoordinatorRefuses` if the coordinator's host refused it.
+        Returns `CoordinatorRefuses` if the host refused it, or another server answered there.
         """
         if self._search is not None:
             attempted(self._search, now, answer, error)
@@ -385,7 +386,7 @@ class AgentEnd:
         return [Send(numbered)] if self._link is SessionLink.ATTACHED else []
 
     def woke_up(self, now: float) -> list[AgentEffect]:
-        """Return `LeaseEnded` if the lease has ended, and drop the connection.
+        """Return `LeaseEnded`, once, if the lease has ended, and drop the connection.
 
         To be called after every wake-up, before anything that arrived is processed.
         """

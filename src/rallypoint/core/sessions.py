@@ -70,7 +70,7 @@ class Sessions:
         handover: Handover | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Make the sessions of one job. `wall_time` converts the host's times for display.
+        """Make the sessions of one job. `wall_time` converts times of the loop for display.
 
         `wall_ms` gives the Unix time in milliseconds for a new number of the job. `handover` is
         given if another coordinator can take over, or this one has.
@@ -310,7 +310,7 @@ class Sessions:
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
         """Apply an event to the job: a report, a timer, a loss, or a person's request.
 
-        Raises what the job's machine raises. In a takeover only the recovery hears of the event.
+        Raises what the job's state machine raises. In a takeover only the recovery hears of it.
         """
         if self._recovery is not None:
             is_over = self._recovery.hears(event)
@@ -342,7 +342,7 @@ class Sessions:
     def check(self, now: float, late_s: float = 0.0) -> list[HostEffect]:
         """Declare silent agents lost, unless patience is due, and return the effects.
 
-        `late_s` is how late the host calls: after a long delay no silence counts.
+        `late_s` is how many seconds late this call is: after a long delay no silence counts.
         """
         lagged = self.liveness.lagged(now, late_s) if late_s > LATE_S else None
         lost, patience = self.liveness.check(now)
@@ -359,7 +359,7 @@ class Sessions:
         return [] if session is None else self._lose(session, why, last_heard_at, now)
 
     def timers_wanted(self) -> dict[Timer, float]:
-        """Return the job's timers with their lengths in seconds. `apply` gets those that end."""
+        """Return the timers of the job, or of its takeover, in seconds. `apply` gets their ends."""
         if self._recovery is not None:
             return self._recovery.timers_wanted()
         return jobs.timers_wanted(self.job)

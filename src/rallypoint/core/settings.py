@@ -42,7 +42,7 @@ ENGINE_NAMES = ("file", "etcd", "kubernetes")
 """The names of the built-in engines of registers, which store jobs' records; `register/engines.py`
 has a row for each."""
 FOR_DIRECTORIES = "file"
-"""The engine of registers that keeps records in a directory: an endpoint, or in a shared home."""
+"""The engine of registers that keeps records in a directory: the endpoint, or in a shared home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 """The options for a job that any node may lead."""
 BY_ENDPOINT = ("tcp", "c10d", "static")
@@ -81,8 +81,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     static: bool = False
     """Whether `node_rank` gives group ranks, and the round store shares the endpoint's port."""
     max_restarts: int = 0
-    """The number of worker failures after which the workers are restarted. Changes of the nodes
-    never count."""
+    """How often workers may be restarted after failures; the next failure ends the job. Changes of
+    the nodes never count."""
     restart_window_s: float = 0.0
     """The seconds for which a restart counts towards `max_restarts`; 0: for the whole life."""
     restart_backoff_s: float = 0.0
@@ -122,7 +122,7 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """The number of equal failures in a row without progress that ends the job; 0: no limit."""
     hold_back_after: int = 2
     """The number of failures within an hour after which a machine is held back while the minimum
-    remains without it; 0: failures never hold a machine back."""
+    remains without it (one on probation: after the first); 0: failures never hold one back."""
     max_runtime_s: float = 0.0
     """The time after which the job is ended, from the start of its first workers; 0: no limit."""
     env_styles: tuple[str, ...] = ()
@@ -211,7 +211,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def field(self) -> str:
-        """The field of that part of `AgentConfig` that the setting fills; empty: it fills none."""
+        """The field of the `section` of `AgentConfig` that the setting fills; empty: none."""
         return self.target.partition(".")[2]
 
     @property

@@ -120,7 +120,7 @@ class WorkerExits:
         self._exits[local_rank], self._noted_at[local_rank] = exit_, at
 
     def killed_for_sigterm(self, local_rank: int) -> None:
-        """Note that SIGKILL was sent to this worker in place of a SIGTERM that it holds back.
+        """Note that this worker, which holds SIGTERM back, was sent SIGKILL in its place.
 
         Its death then counts as one by SIGTERM.
         """

@@ -108,7 +108,7 @@ def printed(*lines: str, colour: bool = False) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return JSON on one line for a file or a peer, with unprintable characters escaped."""
+    """Return the value as JSON on one line, uncut, with unprintable characters escaped."""
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:  # of bytes that are no UTF-8
@@ -120,7 +120,7 @@ def json_text(value: object) -> str:
 
 
 def json_line(value: object) -> JsonLine:
-    """Return a JSON line for printing, whose texts have REPORT_MAX characters in all.
+    """Return a JSON line for printing, whose texts have at most REPORT_MAX characters in all.
 
     Further text is cut, and further items of lists are left out. Numbers, names of fields and
     escapes do not count, so the line may be longer.

@@ -74,7 +74,7 @@ class Observer:
         """Note an event."""
 
     def status(self, view: StatusView) -> None:
-        """Note the state of the job, after each answer to a heartbeat and event of this agent."""
+        """Note the job's state: after each answer to a heartbeat, and each event of the agent."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         """Note that this node was assigned to a round, `joined_s` seconds after asking for one."""
