@@ -114,9 +114,9 @@ class Scanned(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """The least and the largest number of working nodes (`--nnodes`); both 1 if not given.
+        """The least and the largest number of nodes in `--nnodes`; both 1 if not given.
 
-        Raises UsageError.
+        Spares are among them until `with_placement` takes them off. Raises UsageError.
         """
         given = self.get("--nnodes")
         return nodes(given) if given else (1, 1)

@@ -269,7 +269,8 @@ def verdict_view(
 def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     """Return whether this node prints the whole report of a failure, not one line.
 
-    `--report auto`: every node of at most 4, else node rank 0 and the node of the first cause.
+    `--report auto`: each node of a job of at most 4 nodes; else node rank 0, and the node with the
+    first cause.
     """
     is_rank_0 = end.place is not None and end.place.group_rank == 0
     if report is not FailureReport.AUTO:

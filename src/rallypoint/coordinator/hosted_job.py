@@ -107,8 +107,8 @@ class HostedJob:
         self._connections: dict[int, ServerConnection] = {}
         """The connections of agents and of people, by their numbers."""
         self._attached: dict[int, ServerConnection] = {}
-        """The connections of agents that know that they are attached; before that an agent ignores
-        other messages."""
+        """The connections of agents to which `Attached` was sent; before it an agent ignores other
+        messages."""
         self._pushes = Turns()
         """The queue of messages to agents."""
         self._timers = Timers(self._loop, self._timer_ended)
@@ -477,7 +477,7 @@ class NodeRefusals:
     def close(self) -> None:
         """Log the number of refusals that had no line of their own, if there were any.
 
-        Also called a minute after the last of them. Safe to call twice.
+        Also called by a timer, a minute after the first of them. Safe to call twice.
         """
         self._alarm.cancel()
         self._log.left_out()

@@ -97,7 +97,7 @@ class HostedJobs:
 
     @property
     def is_over(self) -> bool:
-        """Whether every job here has ended."""
+        """Whether every job here has ended; also true if there is none."""
         return all(job.verdict is not None for job in self._jobs.values())
 
     def lives_in(self, incarnation: str) -> None:

@@ -238,6 +238,7 @@ class JobWatch:
     ) -> None:
         """Pass the lines of the history file to `write` from now on.
 
+        The first ones tell of the job and its present status, and are written at once.
         `took_over`: another coordinator had led the job. `is_light`: no status of a large job is
         written before it has ended.
         """
@@ -293,9 +294,10 @@ class JobWatch:
         return self._progressed(session.ref.node_id, beat.progress)
 
     def noted(self) -> None:
-        """Bring the history and its file up to date, after something happened to the job.
+        """Bring the history up to date, after something happened to the job; write what is new.
 
-        Does nothing while a takeover is not complete, or a verdict is not recorded.
+        A status is not written: it only becomes due, for `write_news`. While a takeover is not
+        complete, or a verdict is not recorded, the history stays as it is.
         """
         if self._is_recovering:
             return
