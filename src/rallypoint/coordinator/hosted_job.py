@@ -262,7 +262,7 @@ class HostedJob:
     def agent_died(self, connection: ServerConnection, notice: m.AgentDied) -> None:
         """Handle the report of an agent's death from its guard, a helper process that outlives it.
 
-        The guard sent the report on this connection.
+        The guard sent the report on this connection. Without the right proof it is ignored.
         """
         from rallypoint.wire.death_notice import is_proven
 

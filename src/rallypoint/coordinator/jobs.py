@@ -475,7 +475,8 @@ class HostedJobs:
         """Handle that a life of a job may have no session left.
 
         If there is none, `wait_empty` returns. A life that new agents do not join is closed. The
-        present life is forgotten later, unless this coordinator hosts only one job.
+        present life is forgotten after a while, or soon if it has ended and other processes may
+        lead the job. A coordinator of only one job never forgets it.
         """
         if job.sessions:
             return
