@@ -377,8 +377,8 @@ class JobWatch:
     def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one.
 
-        There is none once the job has a verdict, for harmless questions (as for the status), and for
-        too frequent ones (`Askers.asked`).
+        There is none once the job has a verdict, for harmless questions (as for the status), and
+        for too frequent ones (`Askers.asked`).
         """
         if self._sessions.verdict is not None:
             return None
