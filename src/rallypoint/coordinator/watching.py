@@ -57,7 +57,7 @@ LOOK_S = 10.0
 LIGHT_NODES = 1000
 """The most nodes of a job for which it is cheap to make a status."""
 CARRY_S = 2.0
-"""The age in seconds at which the history for the next coordinator is renewed, at a heartbeat."""
+"""The age in seconds at which `JobWatch.carry` stores the history's sums anew, at a heartbeat."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
 """The most bytes of past events in one answer, and the approximate size of an event without its
 sentence."""
@@ -269,7 +269,7 @@ class JobWatch:
             self.history.carry_on(job.carried, self._clock())
 
     def carry(self) -> None:
-        """Store the present history in the job's state, for the next coordinator."""
+        """Store the history's sums and its newest round in the job's state, for the next coordinator."""
         self._carried_at = self._clock()
         self._sessions.job.carried = self.history.carried(self._clock())
 
