@@ -274,7 +274,7 @@ class HostedJob:
         self._run(self._sessions.apply_own(RoundIsOver(reason), self._loop.time()))
 
     def known(self) -> JobState:
-        """Return the state of the job, after storing the sums of its history up to now in that state."""
+        """Return the state of the job, after storing the present sums of its history in it."""
         self.see(self.watch.carry)
         return self._sessions.job
 

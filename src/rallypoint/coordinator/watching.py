@@ -269,7 +269,7 @@ class JobWatch:
             self.history.carry_on(job.carried, self._clock())
 
     def carry(self) -> None:
-        """Store the history's sums and its newest round in the job's state, for the next coordinator."""
+        """Store the history's sums and newest round in the job state, for the next coordinator."""
         self._carried_at = self._clock()
         self._sessions.job.carried = self.history.carried(self._clock())
 
