@@ -145,7 +145,7 @@ class Scanned(Struct, frozen=True):
 
         The result is by section of `AgentConfig`, and by field; fields that were not given are
         left out. A choice whose default is an enum becomes one. Values without a field are only
-        checked.
+        checked; those without a row, or of a kind outside `PLAIN`, are skipped.
         """
         found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
         for name, values in self.values.items():

@@ -150,7 +150,8 @@ class JobWatch:
         numbers of the connections."""
         self._requests = requests.Requests()
         self._people: dict[int, ServerConnection] = {}
-        """The people with open requests, by the numbers of their connections."""
+        """The people who have made requests and are still connected, by the numbers of the
+        connections."""
         self._askers = Askers()
         self._connection_of = connection_of
         self._gatherings: Gatherings | None = None
