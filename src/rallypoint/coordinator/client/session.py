@@ -290,7 +290,8 @@ class CoordinatorSession:
     def send_collected(self, piece: m.Collected) -> None:
         """Send a piece of an answer about workers; it is lost if this node is not attached.
 
-        The coordinator tells the person who has asked that this node's part is missing.
+        The coordinator then tells the person who has asked that this node's part is missing, or,
+        where the person follows the output, asks this node again when it is back.
         """
         if self._connection is not None and self._end.is_attached:
             self._connection.send(piece)
