@@ -281,7 +281,7 @@ class HostedJob:
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
         """Note the places in a round's world of which neither agent nor worker lives.
 
-        The agents' guards (helper processes) have reported these places.
+        The agents' guards (helper processes), or later agents on their machines, have reported it.
         """
         if places:
             event = PlacesDead(tuple(places))

@@ -103,7 +103,7 @@ class HostedJobs:
     def lives_in(self, incarnation: str) -> None:
         """Note the unique id (incarnation) of the agent in whose process this coordinator runs.
 
-        When that agent leaves, the coordinator ends.
+        The coordinator ends soon after that agent has left.
         """
         self._own_agent = incarnation
         for job in self._jobs.values():
