@@ -16,7 +16,7 @@ _MODULES = frozenset({"rallypoint.__main__", "rallypoint.elastic.run"})
 
 
 def is_a_command() -> bool:
-    """Return whether this process is a command, not a program that imports this package."""
+    """Return whether this process runs a command of Rallypoint, not a program that imports it."""
     main = sys.modules.get("__main__")
     if (spec := getattr(main, "__spec__", None)) is not None:
         return spec.name in _MODULES

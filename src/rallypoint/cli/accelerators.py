@@ -108,7 +108,7 @@ def _gpus(environ: Mapping[str, str], nvidia: Nvidia, base: Path) -> Sight | Non
 
 
 def _nvidia_nodes(base: Path) -> Iterator[str]:
-    """Yield the UUIDs of the NVIDIA devices that this process may open, by PCI address.
+    """Yield the UUIDs of the NVIDIA devices that this process may open, in order of PCI address.
 
     One whose UUID is unknown is given by the name of its device node, like `nvidia0`.
     """

@@ -66,7 +66,10 @@ class Printer(Observer):
         self._relay.status("")
 
     def _show_wait(self, view: StatusView) -> None:
-        """Print why this node waits, once for each reason, when it has waited for WAIT_SHOWN_S."""
+        """Print why this node waits, when it has waited for WAIT_SHOWN_S.
+
+        Print it again only if the reason has changed, or for a new wait.
+        """
         if not view.waiting_for:
             self._shown_wait = ""
         elif view.for_s >= WAIT_SHOWN_S and view.waiting_for != self._shown_wait:

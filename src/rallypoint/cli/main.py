@@ -35,7 +35,7 @@ _ENDED_BY_SIGINT = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit code.
 
-    Never raises for an error of the user or the cluster, which is one line on stderr.
+    Never raises for an error of the user or the cluster, which it prints on stderr.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else "--help"

@@ -116,9 +116,9 @@ Environment:
 
 
 def _ignored(flag: str) -> Setting | None:
-    """Return an option that some version of torch has, and that has no effect here.
+    """Return the option of this name, if some version of torch has it and it has no effect here.
 
-    None: there is none.
+    None: another name.
     """
     from rallypoint.torch_versions import without_effect
 

@@ -114,9 +114,9 @@ class Scanned(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """The least and the largest number of working nodes (`--nnodes`); both 1 if not given.
+        """The least and the largest number of nodes in `--nnodes`; both 1 if not given.
 
-        Raises UsageError.
+        Spares are among them until `with_placement` takes them off. Raises UsageError.
         """
         given = self.get("--nnodes")
         return nodes(given) if given else (1, 1)
@@ -145,7 +145,7 @@ class Scanned(Struct, frozen=True):
 
         The result is by section of `AgentConfig`, and by field; fields that were not given are
         left out. A choice whose default is an enum becomes one. Values without a field are only
-        checked.
+        checked; those without a row, or of a kind outside `PLAIN`, are skipped.
         """
         found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
         for name, values in self.values.items():

@@ -80,9 +80,9 @@ def verdict_lines(
 ) -> tuple[str, ...]:
     """Return the last lines of an agent, which tell how the job ended.
 
-    A success is one line, with one more on the goodput of a longer job, or nothing if `quiet`. A
-    run that started nothing always says so: a script that runs a job again by mistake has no other
-    sign of it. A failure is one line if not `whole`.
+    A success is one line, with one more on the goodput of a longer job or one with faults, or
+    nothing if `quiet`. A run that started nothing always says so: a script that runs a job again by
+    mistake has no other sign of it. A failure is one line if not `whole`.
     """
     name = job_name(view.run_id)
     job = f"{PROGRAM}: {name}"
@@ -176,7 +176,7 @@ def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
 
 
 def _says_no_more(failure: WorkerExit) -> bool:
-    """Return whether the message adds nothing to the first line or the last lines."""
+    """Return whether the failure's message adds nothing to the other lines of the report."""
     if failure.signal is not None:
         return failure.message == f"killed by {signal_name(failure.signal)}"
     return failure.message.startswith(f"exit code {failure.code}")
@@ -269,7 +269,8 @@ def verdict_view(
 def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     """Return whether this node prints the whole report of a failure, not one line.
 
-    `--report auto`: every node of at most 4, else node rank 0 and the node of the first cause.
+    `--report auto`: each node of a job of at most 4 nodes; else node rank 0, and the node with the
+    first cause.
     """
     is_rank_0 = end.place is not None and end.place.group_rank == 0
     if report is not FailureReport.AUTO:

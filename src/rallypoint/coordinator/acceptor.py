@@ -30,8 +30,8 @@ from rallypoint.wire.preamble import PREAMBLE_BYTES, Preamble, classify, describ
 _SHOWN_BYTES = 32
 
 TakeSession = Callable[[socket, int, str], None]
-"""Called with a connection whose peer speaks the session protocol, the connection's number, and its
-peer as HOST:PORT."""
+"""The function that takes over a connection whose peer speaks the session protocol. It gets the
+socket, the number that the acceptor gave the connection, and the peer as HOST:PORT."""
 TakeStore = Callable[[socket], None]
 
 
@@ -106,7 +106,7 @@ class Acceptor:
         self._look()
 
     def gone(self, number: int) -> None:
-        """Note that a connection is closed. May be repeated."""
+        """Free the place of a connection that is closed, for another one. May be repeated."""
         self._drops.pop(number, None)
         self._peers.pop(number, None)
         self._admission.gone(number)
@@ -290,7 +290,7 @@ class CloseReason(Enum):
 
 
 class ConnectionLog:
-    """The lines for a person about a coordinator's connections that were closed or refused.
+    """The lines for a person about connections that a coordinator closed for a fault, or refused.
 
     Each address and reason is shown once while it is remembered, so that a mistyped token is seen.
     A flood is counted by kind, and must neither fill a log nor hide what matters. For the thread of

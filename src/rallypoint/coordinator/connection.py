@@ -107,7 +107,10 @@ class FramedConnection(asyncio.BufferedProtocol):
 
 
 class ConnectionObserver(Protocol):
-    """The object that a connection reports to. All calls are synchronous and short."""
+    """The object to which a coordinator's connections report.
+
+    All calls are synchronous and short.
+    """
 
     def new_handshake(self) -> ServerHandshake: ...
 
@@ -195,7 +198,10 @@ class ServerConnection(FramedConnection):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed or closing, so that data sent on it would be lost."""
+        """Whether the connection is closed or closing, so that data sent on it would be lost.
+
+        Also true before it is connected.
+        """
         return self._transport is None or self._transport.is_closing()
 
     def admit(self) -> None:

@@ -75,7 +75,10 @@ class Gatherings:
         return next((n for n, each in self._all.items() if each.asker.number == asker), 0)
 
     def taken(self, asker: int) -> None:
-        """Note that the person on this connection has acknowledged a value of the answer."""
+        """Handle that the person on this connection has acknowledged a value of the answer.
+
+        A limited number of values is sent before that; so more may be sent now.
+        """
         self._step(self._of(asker), machine.Taken())
 
     def collected(self, connection: int, piece: m.Collected) -> None:
@@ -85,7 +88,11 @@ class Gatherings:
         self._step(piece.number, machine.Piece(connection, piece, node, job.incarnation))
 
     def closed(self, connection: int) -> None:
-        """Note that the connection of a person or of an agent has ended."""
+        """Handle that the connection of a person or of an agent has ended.
+
+        A person's question is dropped. An agent's node is missing in the answers; but where the
+        person follows the output, it is asked again when it is back.
+        """
         self._step(self._of(connection), machine.HungUp())
         self._step_all(machine.Lost(connection))
 
@@ -95,7 +102,7 @@ class Gatherings:
         self._all.clear()
 
     def job_ended(self) -> None:
-        """Note that the end of the job is published."""
+        """Have the answers end soon, after the workers' last output: the job's end is published."""
         self._step_all(machine.JobEnded())
 
     def check_deadlines(self) -> None:

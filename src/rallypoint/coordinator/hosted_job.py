@@ -107,8 +107,8 @@ class HostedJob:
         self._connections: dict[int, ServerConnection] = {}
         """The connections of agents and of people, by their numbers."""
         self._attached: dict[int, ServerConnection] = {}
-        """The connections of agents that know that they are attached; before that an agent ignores
-        other messages."""
+        """The connections of agents to which `Attached` was sent; before it an agent ignores other
+        messages."""
         self._pushes = Turns()
         """The queue of messages to agents."""
         self._timers = Timers(self._loop, self._timer_ended)
@@ -262,7 +262,7 @@ class HostedJob:
     def agent_died(self, connection: ServerConnection, notice: m.AgentDied) -> None:
         """Handle the report of an agent's death from its guard, a helper process that outlives it.
 
-        The guard sent the report on this connection.
+        The guard sent the report on this connection. Without the right proof it is ignored.
         """
         from rallypoint.wire.death_notice import is_proven
 
@@ -274,14 +274,14 @@ class HostedJob:
         self._run(self._sessions.apply_own(RoundIsOver(reason), self._loop.time()))
 
     def known(self) -> JobState:
-        """Return the state of the job, after storing its history up to now in that state."""
+        """Return the state of the job, after storing the present sums of its history in it."""
         self.see(self.watch.carry)
         return self._sessions.job
 
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
         """Note the places in a round's world of which neither agent nor worker lives.
 
-        The agents' guards (helper processes) have reported these places.
+        The agents' guards (helper processes), or later agents on their machines, have reported it.
         """
         if places:
             event = PlacesDead(tuple(places))
@@ -477,7 +477,7 @@ class NodeRefusals:
     def close(self) -> None:
         """Log the number of refusals that had no line of their own, if there were any.
 
-        Also called a minute after the last of them. Safe to call twice.
+        Also called by a timer, a minute after the first of them. Safe to call twice.
         """
         self._alarm.cancel()
         self._log.left_out()

@@ -61,7 +61,10 @@ class HistorySink(Protocol):
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """Have `on_record` called, through `call_soon`, whenever a file can't be written."""
+        """Have `on_record` called, through `call_soon`, when a file can't be written.
+
+        After one such fault the next ones may stay untold, until a line was written.
+        """
 
 
 def random_epoch() -> int:

@@ -97,13 +97,13 @@ class HostedJobs:
 
     @property
     def is_over(self) -> bool:
-        """Whether every job here has ended."""
+        """Whether every job here has ended; also true if there is none."""
         return all(job.verdict is not None for job in self._jobs.values())
 
     def lives_in(self, incarnation: str) -> None:
         """Note the unique id (incarnation) of the agent in whose process this coordinator runs.
 
-        When that agent leaves, the coordinator ends.
+        The coordinator ends soon after that agent has left.
         """
         self._own_agent = incarnation
         for job in self._jobs.values():
@@ -475,7 +475,8 @@ class HostedJobs:
         """Handle that a life of a job may have no session left.
 
         If there is none, `wait_empty` returns. A life that new agents do not join is closed. The
-        present life is forgotten later, unless this coordinator hosts only one job.
+        present life is forgotten after a while, or soon if it has ended and other processes may
+        lead the job. A coordinator of only one job never forgets it.
         """
         if job.sessions:
             return

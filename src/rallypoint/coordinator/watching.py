@@ -57,7 +57,7 @@ LOOK_S = 10.0
 LIGHT_NODES = 1000
 """The most nodes of a job for which it is cheap to make a status."""
 CARRY_S = 2.0
-"""The age in seconds at which the history for the next coordinator is renewed, at a heartbeat."""
+"""The age in seconds at which `JobWatch.carry` stores the history's sums anew, at a heartbeat."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
 """The most bytes of past events in one answer, and the approximate size of an event without its
 sentence."""
@@ -150,7 +150,8 @@ class JobWatch:
         numbers of the connections."""
         self._requests = requests.Requests()
         self._people: dict[int, ServerConnection] = {}
-        """The people with open requests, by the numbers of their connections."""
+        """The people who have made requests and are still connected, by the numbers of the
+        connections."""
         self._askers = Askers()
         self._connection_of = connection_of
         self._gatherings: Gatherings | None = None
@@ -238,6 +239,7 @@ class JobWatch:
     ) -> None:
         """Pass the lines of the history file to `write` from now on.
 
+        The first ones tell of the job and its present status, and are written at once.
         `took_over`: another coordinator had led the job. `is_light`: no status of a large job is
         written before it has ended.
         """
@@ -268,7 +270,7 @@ class JobWatch:
             self.history.carry_on(job.carried, self._clock())
 
     def carry(self) -> None:
-        """Store the present history in the job's state, for the next coordinator."""
+        """Store the history's sums and newest round in the job state, for the next coordinator."""
         self._carried_at = self._clock()
         self._sessions.job.carried = self.history.carried(self._clock())
 
@@ -293,9 +295,10 @@ class JobWatch:
         return self._progressed(session.ref.node_id, beat.progress)
 
     def noted(self) -> None:
-        """Bring the history and its file up to date, after something happened to the job.
+        """Bring the history up to date, after something happened to the job; write what is new.
 
-        Does nothing while a takeover is not complete, or a verdict is not recorded.
+        A status is not written: it only becomes due, for `write_news`. While a takeover is not
+        complete, or a verdict is not recorded, the history stays as it is.
         """
         if self._is_recovering:
             return
@@ -375,7 +378,8 @@ class JobWatch:
     def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one.
 
-        There is none if the job has ended, or where `Askers.asked` returns none.
+        There is none once the job has a verdict, for harmless questions (as for the status), and
+        for too frequent ones (`Askers.asked`).
         """
         if self._sessions.verdict is not None:
             return None

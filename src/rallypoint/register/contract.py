@@ -27,7 +27,7 @@ class RendezvousBackend(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of the backend, as in `--rdzv-backend`."""
+        """The name of this kind of backend, such as `etcd`."""
 
     @abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:

@@ -242,9 +242,10 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _known_keys(scanned: Scanned) -> Collection[str]:
-    """Return the known keys of --rdzv-conf, and without that option also of a calling program.
+    """Return the known keys of --rdzv-conf; if it was not given, also the library's parameters.
 
-    Such a program gives keys from Python, some of which are options of the command line.
+    A program that calls this from Python gives keys in another way. Some of them are options of
+    the command line.
     """
     return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
 

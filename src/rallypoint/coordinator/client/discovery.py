@@ -127,9 +127,9 @@ class _Discovery:
 
     @property
     def _known_s(self) -> float:
-        """The seconds for which the name has resolved, in which some node should host.
+        """The seconds since the name first resolved: within the host timeout some node has to host.
 
-        0: the name does not resolve.
+        A failed lookup begins the count anew. 0: the last lookup failed.
         """
         return 0.0 if self._known_since is None else self._loop.time() - self._known_since
 
@@ -165,7 +165,7 @@ class _Discovery:
         """Return whether the name has other addresses now.
 
         False within a second of the last lookup: a thousand waiting nodes must not flood a name
-        server.
+        server. Waits and raises as `_resolve` does if the name no longer resolves.
         """
         if self._loop.time() - self._looked_up_at < RESOLVE_RETRY_S:
             return False

@@ -171,9 +171,9 @@ class CoordinatorSession:
         return self._end.attached
 
     def stamp(self, round_: int) -> Stamp:
-        """Return the number of this round with that of the job's life.
+        """Return the number of a round, `round_`, with that of the job's present life.
 
-        Only once this node was attached.
+        The coordinator's last `Attached` has told the latter. Only once this node was attached.
         """
         assert self._end.attached is not None
         return Stamp(self._end.attached.incarnation, round_)
@@ -181,7 +181,7 @@ class CoordinatorSession:
     def change(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> None:
         """Prepare the session for another coordinator: after `abort`, before `open`.
 
-        All that was decided for the former one is replaced.
+        The state for the former one, how to dial it, and the hooks are replaced. The handler stays.
         """
         self._end, self._dial, self._hooks = end, dial, hooks
 
@@ -220,7 +220,7 @@ class CoordinatorSession:
             self._connection.abort(why)
 
     def abort(self) -> None:
-        """Disconnect at once. May be called twice."""
+        """Disconnect at once, and send no heartbeat and dial no more. May be called twice."""
         self._end.is_closed = True
         for cancellable in (self._timer, self._keeper):
             if cancellable is not None:
@@ -290,7 +290,8 @@ class CoordinatorSession:
     def send_collected(self, piece: m.Collected) -> None:
         """Send a piece of an answer about workers; it is lost if this node is not attached.
 
-        The coordinator tells the person who has asked that this node's part is missing.
+        The coordinator then tells the person who has asked that this node's part is missing, or,
+        where the person follows the output, asks this node again when it is back.
         """
         if self._connection is not None and self._end.is_attached:
             self._connection.send(piece)
