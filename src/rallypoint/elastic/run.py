@@ -416,7 +416,7 @@ def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Given]]]:
     """Yield flag and value of the options in a namespace that differ from an absent option.
 
     Several nodes without an endpoint have fixed ranks, as with torch, whose namespace always has
-    ranks.
+    ranks: then the node's rank and the master's address are always among them.
     """
     fixed = _has_fixed_ranks(args)
     for row in _OPTIONS.values():
@@ -437,7 +437,7 @@ def _has_fixed_ranks(args: argparse.Namespace) -> bool:
 
 
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
-    """Return the backend, the endpoint, and the other entries of `rdzv_configs`."""
+    """Return `rdzv_backend`, `rdzv_endpoint` and `rdzv_configs` of the job's `LaunchConfig`."""
     chosen, access = asked.rendezvous, asked.access
     if (handler := chosen.handler) is not None:
         return handler.backend, handler.endpoint, dict(handler.conf)

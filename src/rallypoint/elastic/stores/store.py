@@ -206,7 +206,9 @@ class Store:
         self.wait([f"{key}/last_member"], timedelta(seconds=self._wait_s(timeout)))
 
     def clone(self) -> Store:
-        """Return another object for the same store, with the same timeout and its own connection.
+        """Return another object for the same store, with the same timeout.
+
+        That of a TCPStore has its own connection.
 
         The clone of a program's subclass has the class of this package that it derives from, as
         with torch.

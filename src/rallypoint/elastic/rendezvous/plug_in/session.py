@@ -119,7 +119,7 @@ class HandlerSession(CoordinatorSession):
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """Handle a report of the agent: pass it on to the coordinator.
+        """Pass a report of the agent on to the coordinator, if this node is in a round.
 
         A `Join` may first have the handler asked for its next round.
         """
@@ -130,7 +130,10 @@ class HandlerSession(CoordinatorSession):
         return self._agent.claim()
 
     def told(self, news: SessionNews) -> None:
-        """Handle news from the coordinator, or the loss of the coordinator."""
+        """Pass news of the coordinator on to the agent, or ask the handler for another round.
+
+        That depends on the news: an order, the loss of the coordinator, the end of the lease.
+        """
         self._step(news)
 
     async def close(self, timeout_s: float) -> None:
