@@ -311,7 +311,7 @@ class _PrintScript(argparse.Action):
 
 
 class _Secret(str):
-    """A token that is not shown when a configuration is printed."""
+    """A token or a password, which is not shown when a configuration is printed."""
 
     def __repr__(self) -> str:
         return "'(not shown)'"
@@ -382,7 +382,8 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
 def _typed(row: Setting, value: Given) -> Any:
     """Return the value in the type that torch's namespace has.
 
-    Most are texts; numbers, switches and the lists of filters are not.
+    Most are texts, also `--nproc-per-node`. Other numbers, switches and the lists of filters are
+    not.
     """
     if not row.metavar:
         return truth(value)
