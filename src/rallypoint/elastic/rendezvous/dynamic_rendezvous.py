@@ -357,8 +357,9 @@ class RendezvousTimeout:
     def last_call(self) -> timedelta:
         """The wait for more nodes, once the minimum is there.
 
-        It applies to the first round, and to one after the loss of all nodes. A later round that
-        lacks nodes waits as long before it takes nodes that stand by.
+        It applies to the first round, and to one after the loss of all nodes. When too few nodes
+        have come, a round waits as long before it takes nodes that were held back (for failures,
+        say).
         """
         return self._last_call
 

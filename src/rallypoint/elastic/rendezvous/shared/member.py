@@ -123,7 +123,7 @@ class Pending(Struct, frozen=True):
     missing: tuple[str, ...]
     """The nodes of the last round that have not come back."""
     needed: bool
-    """Whether a round needs this node; False: the round is full, and this node stands by."""
+    """Whether a round may take this node; False: it stands by, as when the round is full."""
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
         """Return the error for too few nodes within `timeout_s`.
