@@ -216,7 +216,7 @@ class Store:
         raise self._lacks("clone")
 
     def has_extended_api(self) -> bool:
-        """Return whether `append`, `multi_get` and `multi_set` are atomic operations."""
+        """Return whether `append`, `multi_get` and `multi_set` are not made of other methods."""
         names = ("append", "multi_get", "multi_set")
         return all(getattr(type(self), name) is not getattr(Store, name) for name in names)
 

@@ -86,7 +86,8 @@ async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> R
     """Return a new listener on this node, at `local_addr`.
 
     None: at the address from which this machine reaches `store`, else at its host name. Raises
-    RendezvousTimeoutError if that is not found within `timeout_s`, and InfrastructureError.
+    RendezvousTimeoutError if that is not found within `timeout_s` seconds, OSError if the name of
+    the store's host is unknown, and InfrastructureError.
     """
     try:
         async with asyncio.timeout(timeout_s):
