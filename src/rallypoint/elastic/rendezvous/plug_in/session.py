@@ -110,7 +110,10 @@ class HandlerSession(CoordinatorSession):
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
-        """The exception that ended this node's part, unless the job's verdict ended it."""
+        """The exception that ended this node's part.
+
+        None: the job's verdict ended it, or nothing has yet.
+        """
         why = machine.closed_why(self._part)
         return RendezvousClosedError(why) if why else self._raised
 
@@ -119,9 +122,10 @@ class HandlerSession(CoordinatorSession):
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """Pass a report of the agent on to the coordinator, if this node is in a round.
+        """Pass a report of the agent on to the coordinator.
 
-        A `Join` may first have the handler asked for its next round.
+        A `Join` is dropped while this node is in no round, and if the last round is over it has the
+        handler asked for the next one instead.
         """
         self._step(report)
 
