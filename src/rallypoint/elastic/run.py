@@ -311,7 +311,7 @@ class _PrintScript(argparse.Action):
 
 
 class _Secret(str):
-    """A token that is not shown when a configuration is printed."""
+    """A token or a password, which is not shown when a configuration is printed."""
 
     def __repr__(self) -> str:
         return "'(not shown)'"
@@ -382,7 +382,8 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
 def _typed(row: Setting, value: Given) -> Any:
     """Return the value in the type that torch's namespace has.
 
-    Most are texts; numbers, switches and the lists of filters are not.
+    Most are texts, also `--nproc-per-node`. Other numbers, switches and the lists of filters are
+    not.
     """
     if not row.metavar:
         return truth(value)
@@ -416,7 +417,7 @@ def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Given]]]:
     """Yield flag and value of the options in a namespace that differ from an absent option.
 
     Several nodes without an endpoint have fixed ranks, as with torch, whose namespace always has
-    ranks.
+    ranks: then the node's rank and the master's address are always among them.
     """
     fixed = _has_fixed_ranks(args)
     for row in _OPTIONS.values():
@@ -437,7 +438,7 @@ def _has_fixed_ranks(args: argparse.Namespace) -> bool:
 
 
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
-    """Return the backend, the endpoint, and the other entries of `rdzv_configs`."""
+    """Return `rdzv_backend`, `rdzv_endpoint` and `rdzv_configs` of the job's `LaunchConfig`."""
     chosen, access = asked.rendezvous, asked.access
     if (handler := chosen.handler) is not None:
         return handler.backend, handler.endpoint, dict(handler.conf)

@@ -11,7 +11,8 @@ from rallypoint.observe.event_handlers import LoggingEvents, make_event_handler
 def get_logging_handler(destination: str = "null") -> logging.Handler:
     """Return a handler of `logging` for events: the message of a record is `event.serialize()`.
 
-    Raises ParameterError as `make_event_handler` does.
+    It passes the events on to `destination`, a handler's name as `events.record` takes it. Raises
+    ParameterError as `make_event_handler` does.
     """
     if destination == "console":
         return logging.StreamHandler()

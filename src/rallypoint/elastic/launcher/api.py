@@ -186,7 +186,7 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
 
 
 def _scanned(config: LaunchConfig) -> Scanned:
-    """Return the program's parameters as the values of the equivalent options."""
+    """Return the fields of `config`, without those of `_APART`, as values of equivalent options."""
     least, most = config.min_nodes, config.max_nodes
     given = {"--nnodes": Given(f"{least}:{most}", f"min_nodes={least!r}, max_nodes={most!r}")}
     for row in FLAGS.values():

@@ -242,7 +242,7 @@ class PContext(ABC):
 
         If one can't be started, none is left, and this raises as `start_processes` does. If called
         in the main thread, SIGTERM, SIGINT, SIGHUP and SIGQUIT raise SignalException there until
-        `close`, unless the program handles them itself.
+        `close`, unless the program handles or ignores them.
         """
         if self._thread.ident is not None:
             raise ParameterError("start: was called before; make another context")

@@ -220,8 +220,8 @@ class RendezvousHandler(ABC):
     def wait_for_change(self, timeout: float | None = None) -> bool:
         """Block until this node's round is over or the job is closed, at most `timeout` seconds.
 
-        Returns whether one of them has happened. A handler that does not override this method is
-        polled once a second.
+        A `timeout` of None is no limit. Returns whether one of them has happened. A handler that
+        does not override this method is polled once a second.
         """
         import time
 
@@ -291,7 +291,7 @@ class RendezvousParameters:
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """Return the value of a key of `config` as a whole number; `default` if it is missing.
 
-        Raises ParameterError for a value that is no whole number.
+        Raises ParameterError for a value that `int` refuses; a fraction is cut off.
         """
         value = self.get(key, default)
         if value is None:

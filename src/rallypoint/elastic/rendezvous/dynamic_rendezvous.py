@@ -55,7 +55,7 @@ class NodeOptions(Struct, frozen=True):
 
     local_addr: str | None = None
     """The address by which the other nodes reach this node; None: the local address of the store's
-    connection."""
+    connection, or this host's name if the store has no address."""
     name: str = ""
     """The name that `get_backend` returns, if it is not the backend's own."""
     use_agent_store: bool = True
@@ -357,7 +357,9 @@ class RendezvousTimeout:
     def last_call(self) -> timedelta:
         """The wait for more nodes, once the minimum is there.
 
-        It applies to the first round, and to one after the loss of all nodes.
+        It applies to the first round, and to one after the loss of all nodes. When too few nodes
+        have come, a round waits as long before it takes nodes that were held back (for failures,
+        say).
         """
         return self._last_call
 
@@ -366,7 +368,7 @@ class RendezvousTimeout:
         """The time limit for nodes to ask for the next round after one has ended.
 
         A node that does not is lost. With a shared store it also limits `set_closed`, `leave` and
-        `shutdown`.
+        `shutdown`; with a coordinator, the wait of its host for the other nodes in `shutdown`.
         """
         return self._close
 
@@ -386,7 +388,7 @@ class RendezvousSettings(Struct, frozen=True):
     keep_alive_interval: timedelta
     keep_alive_max_attempt: int
     given: tuple[tuple[str, Any], ...] = ()
-    """Further settings that all nodes must agree on, by the name of the field."""
+    """Further settings that all nodes must agree on: each a `SharedSettings` field and a value."""
 
     @property
     def lease_s(self) -> float:

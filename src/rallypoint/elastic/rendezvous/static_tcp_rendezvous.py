@@ -107,9 +107,9 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
         """Report the success of this node's workers, and shut down.
 
         The job succeeds when the workers of all nodes have. The process that hosts the coordinator
-        waits without a limit until the other nodes have gone. If the round is over already, the
-        workers' success does not count, and the job is closed as cancelled. Returns False only if
-        the job could not be closed.
+        waits without a limit until the other nodes have gone. If the round is over already, but
+        the job is not, the workers' success does not count, and the job is closed as cancelled.
+        Returns False only if the job could not be closed.
         """
         return self._run(partial(self._shut_down, succeeded=True))
 

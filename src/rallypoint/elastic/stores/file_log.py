@@ -135,7 +135,7 @@ class FileLog:
             pass
 
     def unwatch(self, keys: set[bytes]) -> None:
-        """Take a set of keys out of the watchers, from which keys are removed when written."""
+        """End the watch of `keys`, a set from which each key is removed when it is written."""
         self._replay.watchers.pop(id(keys), None)
 
     def check_open(self) -> None:

@@ -125,9 +125,10 @@ class Replay:
         self.trail = b""  # what stands before it, to recognise the file by
 
     def read(self, data: bytes) -> Tail:
-        """Apply all whole records of `data`, the file from `offset` to its end; return the rest.
+        """Apply the whole records of `data`, the file from `offset` on; return what is unfinished.
 
-        Raises StoreCorruptError, with nothing changed.
+        That is the last record, or a batch, of which no record is applied then. Raises
+        StoreCorruptError, with nothing changed.
         """
         records, end, tail = self._split(data)
         for key, value in records:

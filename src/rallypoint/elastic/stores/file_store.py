@@ -50,9 +50,10 @@ class FileStore(Store):
     Unlike torch's: timeouts below a second are kept. `delete_key` returns whether the key was
     there. `num_keys` and `list_keys` know only users' keys. There are queues, which torch's objects
     do not see. A record that a killed process left unfinished is repaired. An operation that finds
-    the file locked by others for longer than the timeout, and for a second at least, raises
-    StoreTimeoutError; nothing was done then. A file that is deleted or replaced in use is a new
-    store with nothing in it.
+    the file locked by others for longer than the timeout raises StoreTimeoutError; nothing was done
+    then. One that waits for nothing but the lock has a second at least. If the file is deleted in
+    use, the store is empty from then on; if it is replaced, the store has the content of the new
+    file.
 
     After a fork, the child's object is as good as another one. Keys have at most 65280 bytes,
     values 4 GiB; the file only grows, by the whole value with each `append`.

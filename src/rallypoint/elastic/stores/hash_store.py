@@ -158,7 +158,10 @@ class _Room:
             return self.apply(_NOT_WAITING, c10d.MultiGet(keys)) or b""
 
     def apply(self, client: int, request: c10d.StoreRequest) -> bytes | None:
-        """Apply a request with the lock held, and wake calls; None: there is no answer yet."""
+        """Apply a request with the lock held, wake the calls that it answers; return its answer.
+
+        None if it has none, or none yet.
+        """
         try:
             replies = self.machine.apply(client, request)
         except ProtocolError as error:
@@ -166,7 +169,10 @@ class _Room:
         return self.deliver(client, replies)
 
     def deliver(self, client: int, replies: list[tuple[int, bytes]]) -> bytes | None:
-        """Deliver the replies with the lock held, and return the client's own answer."""
+        """Wake the calls that `replies` answer, and return the client's own answer, or None.
+
+        The lock must be held.
+        """
         own = None
         for other, reply in replies:
             if other == client:

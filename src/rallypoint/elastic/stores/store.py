@@ -206,7 +206,9 @@ class Store:
         self.wait([f"{key}/last_member"], timedelta(seconds=self._wait_s(timeout)))
 
     def clone(self) -> Store:
-        """Return another object for the same store, with the same timeout and its own connection.
+        """Return another object for the same store, with the same timeout.
+
+        That of a TCPStore has its own connection.
 
         The clone of a program's subclass has the class of this package that it derives from, as
         with torch.
@@ -214,7 +216,7 @@ class Store:
         raise self._lacks("clone")
 
     def has_extended_api(self) -> bool:
-        """Return whether `append`, `multi_get` and `multi_set` are atomic operations."""
+        """Return whether `append`, `multi_get` and `multi_set` are not made of other methods."""
         names = ("append", "multi_get", "multi_set")
         return all(getattr(type(self), name) is not getattr(Store, name) for name in names)
 

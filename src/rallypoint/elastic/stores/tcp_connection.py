@@ -45,9 +45,10 @@ class TCPConnection:
     """
 
     def __init__(self, host: str, port: int, attempt_s: float, reply_s: float) -> None:
-        """Connect, with one attempt of about `attempt_s` seconds at most.
+        """Connect once; each address of the host, and the handshake, has `attempt_s` seconds.
 
-        Raises ConnectionLostError if it fails. Later requests wait `reply_s` seconds for an answer.
+        Raises ConnectionLostError if that fails. Later requests wait `reply_s` seconds for an
+        answer.
         Both are above 0.
         """
         self.owes_answer = False

@@ -409,9 +409,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _CountingMachine(KeyValueMachine):
-    """The state of a server's store, which counts clients that join for another thread.
+    """The state of a server's store; another thread can wait until enough clients have joined.
 
-    A client joins by adding to one key.
+    A client joins by adding 1 to the key `key`.
     """
 
     def __init__(self, key: bytes) -> None:

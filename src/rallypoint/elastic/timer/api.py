@@ -256,7 +256,7 @@ def _log() -> logging.Logger:
 
 
 def register(pending: PendingTimers, requests: Iterable[TimerRequest]) -> None:
-    """Start these timers in `pending`, and release those whose time is negative."""
+    """Start the requested timers in `pending`, a server's; release those whose time is negative."""
     from rallypoint.worker.timers import Countdown
 
     for request in requests:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rallypoint.errors import UnusedHookError
 
 CALLED_HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
-"""The methods of an agent's subclass that are called, in the same way as in torch."""
+"""The methods that a program's agent class may override, and that its agent then calls."""
 _ROUNDS = "ranks and rounds come from the rendezvous: give the agent an rdzv_handler"
 _EACH_ROUND = "override _start_workers, which is called in every round, or _stop_workers"
 _EVENTS = "record events with record_duration and get_event_failed, or by an event_log_handler"

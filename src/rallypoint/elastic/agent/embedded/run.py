@@ -29,7 +29,8 @@ from rallypoint.process.exits import needs_main_thread
 LAST_LINES_S = 2.0
 """How long the last log lines may take at the end, in seconds."""
 WAIT_LOGGED_S = 5.0
-"""The time without a round after which a node logs the reason for its wait, in seconds."""
+"""The time for which a node without a round has waited for the same thing before it logs that, in
+seconds."""
 
 _log = logging.getLogger("rallypoint")
 
@@ -50,9 +51,9 @@ class JobLog(Observer):
             self._log(event.kind.level, f"{who}: {event.message}")
 
     def status(self, view: StatusView) -> None:
-        """Log why this node waits (for missing nodes, say), once it has had no round for 5 s.
+        """Log what this node, in no round, has waited for (missing nodes, say) for 5 s already.
 
-        The same reason is not logged twice in a row. Everything else is logged as an event.
+        The same thing is not logged twice in a row. Everything else is logged as an event.
         """
         if (
             view.nodes

@@ -175,8 +175,8 @@ class RunResult:
     def is_failed(self) -> bool:
         """Return whether the workers have failed.
 
-        True unless they succeeded, or go on: a group that is UNHEALTHY, STOPPED or UNKNOWN has not
-        done its work.
+        True unless the state is SUCCEEDED, HEALTHY or INIT: a group that is UNHEALTHY, STOPPED or
+        UNKNOWN has not done its work.
         """
         fine = (WorkerState.SUCCEEDED, WorkerState.HEALTHY, WorkerState.INIT)
         return self.state not in fine

@@ -273,7 +273,11 @@ class SimpleElasticAgent(SpecAgent):
 
     @abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        """Free the resources of the hooks. Called once, at the end of `run`, however it ends."""
+        """Free the resources of the hooks. `run` calls it once, after the job, however that ends.
+
+        `death_sig` is the signal that ended this node's part, else SIGTERM; `timeout` is the
+        agent's `shutdown_timeout`, in whole seconds.
+        """
 
     def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
         number = signal.SIGTERM

@@ -147,7 +147,7 @@ def process_failure(exit_: WorkerExit, error_file: str) -> ProcessFailure:
 
 
 def reported_failure(exit_: WorkerExit, node: str = "", error_file: str = "") -> ProcessFailure:
-    """Return the failure of a worker of this node, or of the other node that `node` names.
+    """Return the failure of a worker of the node that `node` names; empty: of this node.
 
     Without an error file on this node, the traceback that the worker reported is put into
     `message` and `error_file_data`, in the form of an error file.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """A recorder of the steps of one handler's rendezvous, as events for a package's handler.
+    """A recorder of the steps of one rendezvous handler, for a package's handler of events.
 
     `source` is the file and the class in torch's form:
     `dynamic_rendezvous.py:DynamicRendezvousHandler`.

@@ -86,7 +86,8 @@ async def listen_here(local_addr: str | None, store: Any, timeout_s: float) -> R
     """Return a new listener on this node, at `local_addr`.
 
     None: at the address from which this machine reaches `store`, else at its host name. Raises
-    RendezvousTimeoutError if that is not found within `timeout_s`, and InfrastructureError.
+    RendezvousTimeoutError if that is not found within `timeout_s` seconds, OSError if the name of
+    the store's host is unknown, and InfrastructureError.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -123,9 +124,10 @@ def _source_address(host: str, port: int) -> str:
 
 
 async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
-    """Wait until rank 0's store answers, so that a bad route shows before any worker starts.
+    """Test whether rank 0's store answers, so that a bad route shows before any worker starts.
 
-    Raises EnrolmentError if it does not answer within `timeout_s` seconds.
+    Each address of its host is tried once, within `timeout_s` seconds in all. Raises
+    EnrolmentError if none answers.
     """
     endpoint = Endpoint(assignment.master_addr, assignment.master_port)
     loop = asyncio.get_running_loop()
@@ -147,7 +149,10 @@ async def reach_round_store(assignment: Assignment, timeout_s: float) -> None:
 
 
 async def _have_answer_of_any(addresses: Sequence[Address], limit_s: float) -> None:
-    """Wait until one of these addresses answers, trying each in turn. Raises OSError."""
+    """Try each of these addresses once, until one answers. Raises OSError if none does.
+
+    `limit_s` is the time limit for all of them together, in seconds.
+    """
     failure: OSError | None = None
     for address in addresses:
         try:

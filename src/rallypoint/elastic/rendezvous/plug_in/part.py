@@ -36,8 +36,8 @@ from rallypoint.core.session import Acknowledged, OrderPushed, SessionNews, Susp
 from rallypoint.core.text import NOT_NEEDED, named
 
 LOOK_S = 1.0
-"""The pause, in seconds, before the handler is asked again after a failure or the end of its
-round."""
+"""The pause, in seconds, before the handler is asked again, unless it has just answered that its
+round goes on."""
 HOST_S = 3.0
 """The time, in seconds, that the coordinator may take to end a round that is over for the handler,
 or to give a verdict when another node has closed the job."""
@@ -195,7 +195,8 @@ def meet(part: Part) -> list[PartEffect]:
 def closes(part: Part) -> bool:
     """Return whether the job is over, and late nodes have to be told so.
 
-    False if the job continues without this node.
+    False if the job continues without this node, if it is worth starting it again, and if this
+    node had no place in it.
     """
     if part.verdict is None or part.stamp == NOWHERE:
         return False

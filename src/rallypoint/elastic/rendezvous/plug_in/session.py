@@ -110,7 +110,10 @@ class HandlerSession(CoordinatorSession):
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
-        """The exception that ended this node's part, unless the job's verdict ended it."""
+        """The exception that ended this node's part.
+
+        None: the job's verdict ended it, or nothing has yet.
+        """
         why = machine.closed_why(self._part)
         return RendezvousClosedError(why) if why else self._raised
 
@@ -119,9 +122,10 @@ class HandlerSession(CoordinatorSession):
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """Handle a report of the agent: pass it on to the coordinator.
+        """Pass a report of the agent on to the coordinator.
 
-        A `Join` may first have the handler asked for its next round.
+        A `Join` is dropped while this node is in no round, and if the last round is over it has the
+        handler asked for the next one instead.
         """
         self._step(report)
 
@@ -130,7 +134,10 @@ class HandlerSession(CoordinatorSession):
         return self._agent.claim()
 
     def told(self, news: SessionNews) -> None:
-        """Handle news from the coordinator, or the loss of the coordinator."""
+        """Pass news of the coordinator on to the agent, or ask the handler for another round.
+
+        That depends on the news: an order, the loss of the coordinator, the end of the lease.
+        """
         self._step(news)
 
     async def close(self, timeout_s: float) -> None:

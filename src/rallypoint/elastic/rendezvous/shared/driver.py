@@ -305,7 +305,7 @@ class SharedDriver:
                 )
 
     def _if_member(self, change: StateChange) -> StateChange:
-        """Return a change that does the same, but nothing if this node is no longer a member."""
+        """Return a change that does what `change` does, but nothing if this node is no member."""
 
         def guarded(shared: SharedState, writer: str) -> list[Effect] | None:
             return change(shared, writer) if shared_round.is_member(shared, self._ref) else None

@@ -75,7 +75,7 @@ class BeatWatch:
     def read(self, beats: Mapping[NodeRef, int], now: float) -> None:
         """Note the counters that were just read, of all nodes that this observer watches.
 
-        After a long time without a read all earlier observations are dropped.
+        After more than half a lease without a read all earlier observations are dropped.
         """
         if self._read_at is not None and now - self._read_at > self._lease_s * GAP_SHARE:
             self._seen.clear()
@@ -123,7 +123,7 @@ class Pending(Struct, frozen=True):
     missing: tuple[str, ...]
     """The nodes of the last round that have not come back."""
     needed: bool
-    """Whether a round needs this node; False: the round is full, and this node stands by."""
+    """Whether a round may take this node; False: it stands by, as when the round is full."""
 
     def timeout_error(self, run_id: str, timeout_s: float) -> RendezvousTimeoutError:
         """Return the error for too few nodes within `timeout_s`.
@@ -215,7 +215,7 @@ class SharedMember:
         return self._interval_s
 
     def observe(self, shared: SharedState, now: float) -> None:
-        """Note the state that was just read or written."""
+        """Take over the state that was just read or written, and start its timers on this node."""
         self._shared = shared
         self._order = member_order(shared.round)
         wanted = timers_wanted(shared.round)
@@ -228,7 +228,8 @@ class SharedMember:
     def watched(self) -> tuple[NodeRef, ...]:
         """Return the other nodes whose heartbeat counters this node reads.
 
-        The first three members read those of all, any other member those of the first three.
+        The first three members read those of all, any other member those of the first three. A
+        node that is no member reads none.
         """
         place = self._place()
         if place is None:
@@ -251,7 +252,10 @@ class SharedMember:
         return [*self._watch.suspects(place * self._interval_s), *ended]
 
     def next_due(self) -> float | None:
-        """Return the time at which this node must act on the next timer; None if there is none."""
+        """Return the time at which this node must act on the next timer.
+
+        None if there is none, or this node is no member.
+        """
         if self._place() is None or not self._due:
             return None
         return min(self._due.values()) + self._patience()

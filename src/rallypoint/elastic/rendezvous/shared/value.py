@@ -36,7 +36,7 @@ skipped."""
 DELETED_AT_ONCE = 64
 """The most join requests that one call deletes, because the heartbeat waits for the call."""
 VOID_MAX = 1024
-"""The most join requests older than a new state that are deleted."""
+"""The most join requests, the newest ones, that a write of the state marks for deletion."""
 
 StateChange = Callable[[SharedState, str], list[Effect] | None]
 """A function that changes the state for a writer, and returns the effects; None: no change."""
@@ -48,7 +48,8 @@ class SharedValue:
 
     For the thread of one loop.
 
-    `on_read` is called with the state after every successful read and write.
+    `on_read` is called with the state after every successful read and write; with None if the
+    store has no state.
     """
 
     def __init__(
