@@ -197,10 +197,7 @@ _STATES = {
 def view_of(
     job: JobState, history: JobHistory, heard: Callable[[str], Heard], at: float
 ) -> JobView:
-    """Return the view of a job at `at`.
-
-    `heard` returns the signs of life of the agent with this incarnation.
-    """
+    """Return the view of a job at `at`. `heard`: an agent's signs of life by its incarnation."""
     state, settings, account = job.round, job.round.settings, history.account
     active, verdict = state.phase is RoundPhase.ACTIVE, job.verdict
     newest = state.round if active else max(state.round - 1, 0)
