@@ -176,7 +176,10 @@ def succeeded(finish: Finish) -> bool:
 
 
 def _node(config: AgentConfig) -> str:
-    """Return a name of this node for its log directory, before the coordinator gives it an id."""
+    """Return this node's name in its log directory: its given id or that of its fixed rank.
+
+    Without either it is the short host name, which other agents may share.
+    """
     rendezvous = config.rendezvous
     if rendezvous.node_id:
         return rendezvous.node_id

@@ -29,11 +29,11 @@ def place_text(assignment: Assignment, workers: int) -> str:
 def anew_text(
     config: AgentConfig, *, replaced: bool, runs: bool, is_replaceable: bool = False
 ) -> str:
-    """Return the line of a node whose round the coordinator does not know.
+    """Return the line of a node that joins anew, since the coordinator does not know it any more.
 
-    `replaced`: it is not the coordinator that the node was attached to; `runs`: the node's workers
-    run. `is_replaceable`: another coordinator can take over from this or an earlier one, as in
-    `Attached`.
+    `replaced`: it is another coordinator; else the node's own has declared it lost. `runs`: the
+    node's workers run. `is_replaceable`: another coordinator can take over from this or an earlier
+    one, as in `Attached`.
     """
     then = "stopping the workers and joining again" if runs else "joining again"
     if not replaced:

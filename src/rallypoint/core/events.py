@@ -36,7 +36,10 @@ class NodeLost(Struct, frozen=True):
 
 
 class NodeLeft(Struct, frozen=True):
-    """The event that a node has left: no process of the job runs there, and it will not return."""
+    """The event that a node has left: no process of the job runs there.
+
+    Only a newer join of its agent takes it in again.
+    """
 
     ref: NodeRef
 

@@ -81,7 +81,7 @@ class Failure(Struct, array_like=True):
 
 
 class BadMachine(Struct, array_like=True):
-    """A machine that is not trusted: for losses, failures, what it lacks, or at a person's wish."""
+    """A machine with quarantines for losses, failures or lacks, or that a person has excluded."""
 
     node_id: str
     """The last node of the machine that was lost, failed, could not start workers, or was
@@ -131,7 +131,7 @@ class Fitness(Struct, array_like=True):
     reports_steps: bool = False
     """Whether workers have reported a step in any round."""
     trial: set[str] = field(default_factory=set)
-    """The machines on probation without which an earlier round has passed."""
+    """The machines on probation: those of the newest world that the last passed round lacked."""
     lossy_machines: dict[int, str] = field(default_factory=dict)
     """The machine whose loss was counted, by the round that lost it (`RoundState.lossy_rounds`)."""
 

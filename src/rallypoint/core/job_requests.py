@@ -359,7 +359,10 @@ def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
 
 
 def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:
-    """Carry out a person's request to change the job, unless it is refused now."""
+    """Carry out a person's request to cancel, restart, checkpoint, exclude or allow.
+
+    Does nothing if `refusal` has a reason against it now.
+    """
     if refusal(job, event.subject):
         return []
     match event.subject:

@@ -197,7 +197,7 @@ class Drain(Struct, frozen=True, array_like=True, tag=9):
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag=10):
-    """A report that a person has interrupted the job on this node."""
+    """A report that ends the job as cancelled: a user interrupted it, or a program closed it."""
 
     why: str
     signal: int
@@ -211,7 +211,10 @@ class Leave(Struct, frozen=True, array_like=True, tag=11):
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
-    """A node's answer to `CheckpointWanted`: its workers have saved a checkpoint, or will not."""
+    """A node's answer to `CheckpointWanted`: workers that take requests have saved, or none will.
+
+    It comes at once if no worker takes any, or when one fails.
+    """
 
     stamp: Stamp
     number: int

@@ -21,7 +21,7 @@ broke. Where another coordinator can take over, the join timeout replaces it."""
 
 
 class DialOutcome(Enum):
-    """The result of an attempt to reach the coordinator."""
+    """The way in which an attempt to connect to the coordinator has failed."""
 
     NONE = "no answer"
     REFUSED = "refused"

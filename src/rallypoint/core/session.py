@@ -218,7 +218,7 @@ class Outbox:
         return found
 
     def forget(self) -> None:
-        """Forget the kept reports, which were meant for another coordinator."""
+        """Forget the kept reports, because the coordinator has opened a new session."""
         self._unacknowledged.clear()
         self._lasting.clear()
 

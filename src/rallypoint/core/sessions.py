@@ -89,7 +89,7 @@ class Sessions:
             settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
         )
         self._faulty: set[str] = set()
-        """The incarnations of agents whose session has ended by an exception in the coordinator."""
+        """The incarnations of agents that an exception ended a session of; a second one expels."""
         self._ended_at: float | None = None
         self._told_incarnation = job.incarnation
         """The number of the job's life (run) that the agents know."""

@@ -300,7 +300,7 @@ class KeyValueMachine:
         return key
 
     def _release(self, client: ClientId) -> Replies:
-        """Free the item that is reserved for the client; the next client in line may get it."""
+        """Free the queue's item that is reserved for the client, if any; offer it to the next."""
         return self._offer(self._unreserve(client)) if client in self.reserved else []
 
     def _offer(self, key: bytes) -> Replies:

@@ -202,7 +202,7 @@ class RoundStore:
         self._turning_away = AcceptLoop(self._loop, self._listener, _hang_up)
 
     def _turn_away(self) -> None:
-        """Close the queued connections, which are those of an ended round."""
+        """Close the queued connections; peers of a round that opens next try again."""
         while self._listener is not None:
             try:
                 self._listener.accept()[0].close()

@@ -199,7 +199,7 @@ class _Promised(Struct):
     """The promises of one heir or candidate to claim nothing, as a leader counts them."""
 
     connection: int = 0
-    """The number of the newest connection on which promises have come; 0: none has."""
+    """The newest connection on which it has promised to claim nothing, a number; 0: none."""
     since: float = -inf
     """When the newest acknowledgement that its promises name was about to be sent."""
     answers: dict[int, float] = field(default_factory=dict)

@@ -134,10 +134,7 @@ def _plain_name(text: str, also: str = "") -> str:
 
 
 def _short_id(text: str) -> str:
-    """Return a hash of the text as eight hexadecimal digits.
-
-    OpenSSL is not used: its first digest would cost an agent a fifth of a megabyte.
-    """
+    """Return a hash of the text as eight hexadecimal digits."""
     return blake2s(text.encode(errors="surrogateescape"), digest_size=4).hexdigest()
 
 

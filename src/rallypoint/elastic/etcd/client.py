@@ -70,12 +70,12 @@ class EtcdClient:
     def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request to etcd's JSON gateway: `call("/v3/kv/range", {...})`.
 
-        Members are asked in turn until one answers. Blocks for 5 s at most. The request may be
-        executed twice, and also if an error is raised.
+        Members are asked in turn until one answers. Blocks for 5 s at most, and for the
+        time of a name server. The request may be executed twice, and also if an error is raised.
 
         Raises RendezvousConnectionError if no member answers, and for most refusals of etcd;
-        AccessError for a user or password that etcd refuses; ParameterError if no endpoint is an
-        etcd, or a file for TLS can't be used.
+        AccessError if a user, password or permission is wrong or missing; ParameterError if no
+        endpoint is an etcd, or a file for TLS can't be used.
         """
         with self.gateway() as gateway:
             return gateway.call(path, body)

@@ -186,7 +186,10 @@ class Streams:
             self._end(stream, now)
 
     def _read(self, stream: _Stream, limit: int, now: float) -> None:
-        """Read the content of the pipe, and its end, piece by piece, up to `limit` bytes."""
+        """Read the pipe in whole pieces until `limit` bytes are reached, or none are left.
+
+        The end of the pipe ends the stream.
+        """
         while limit > 0:
             try:
                 data = os.read(stream.fd, _READ_BYTES)

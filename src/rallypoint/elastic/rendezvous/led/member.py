@@ -154,7 +154,8 @@ class HandlerMember(Struct):
     verdict: Verdict | None = None
     """How the job ended, once it has."""
     trouble: RallypointError | None = None
-    """The error for which this node can't take part any more, though the job may continue."""
+    """The error that ended this member's part, though the job may continue. After a
+    RendezvousConnectionError the node may join anew, as another member."""
     why_over: str = ""
     """The reason why this node's last round ended, one sentence; empty if none has."""
 
