@@ -22,8 +22,8 @@ _CUT_NUMBER = re.compile(r"\A[0-9.,]+")
 class NewestLines:
     """The newest lines of one stream that were not yet searched for progress.
 
-    `take` hands each out once. A carriage return ends a line, too, because progress bars use it. Times
-    are seconds of any monotonic clock.
+    `take` hands each out once. A carriage return ends a line, too, because progress bars use it.
+    Times are seconds of any monotonic clock.
     """
 
     __slots__ = ("_held", "_is_cut", "_rest_is_new", "fed_s")
