@@ -113,6 +113,7 @@ def test_metrics_have_torchs_names_and_end_with_its_values(
         found = metrics_of(
             torch_python, "torch.distributed.elastic.metrics", TORCHS, script, max_restarts
         )
+        found.pop("workers.default.healthy", None)  # Told if a look comes before the first failure.
         return found | {name: "" for name in found if name.startswith(METHODS)}  # how long
 
     torchs = torch_said("telemetry", f"metrics, {max_restarts} restarts", ask)
