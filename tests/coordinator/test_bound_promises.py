@@ -245,7 +245,7 @@ def test_L2_an_heir_that_has_seen_a_later_leader_promises_nothing_to_the_one_bef
     heir.saw(replace(record, epoch=Epoch(4, 1), beat=0))
     assert heir.next(0.0, Epoch(3, 7).as_int()) is None
     assert heir.next(0.0, Epoch(4, 1).as_int()) is not None
-    heir.saw(record, is_behind=True)  # The register was put back, or this read is an old one.
+    heir.saw(record, is_newest=False)  # The register was put back, or this read is an old one.
     assert heir.next(0.0, Epoch(3, 7).as_int()) is None
     heir.saw(None)  # The register holds nothing of the job any more, which may begin anew.
     assert heir.next(0.0, Epoch(1, 7).as_int()) is not None

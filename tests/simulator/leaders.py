@@ -60,9 +60,9 @@ class ObservedPromises(Promises):
         if self._on_lie is None:
             super().claiming(found)
 
-    def saw(self, record: LeadRecord | None, *, is_behind: bool = False) -> None:
+    def saw(self, record: LeadRecord | None, *, is_newest: bool = True) -> None:
         if self._on_lie is None:
-            super().saw(record, is_behind=is_behind)
+            super().saw(record, is_newest=is_newest)
 
     def offer(self, addresses: tuple[str, ...], now: float) -> None:
         super().offer(addresses if self._on_lie is None else (), now)

@@ -287,9 +287,10 @@ class ClientConnection(FramedConnection):
         except OSError as error:
             # Raised again, it would pass for the end of the connection, after which an agent
             # reconnects, gets the same message, and so on without end.
-            told = {"message": "a message could not be processed", "exception": error}
+            why = "a message could not be processed"
+            told = {"message": why, "exception": error}
             asyncio.get_running_loop().call_exception_handler(told)
-            self._end("a message could not be processed")
+            self._end(why)
 
     def _shake_hands(self, handshake: ClientHandshake, data: bytes) -> bytes:
         answer = handshake.feed(data)

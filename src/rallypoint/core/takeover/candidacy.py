@@ -191,6 +191,11 @@ class Judged(Struct, frozen=True):
     """Why no leader can have written the content of the register; `record` is None then. Empty:
     nothing is wrong with it."""
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether this process knows no newer record than `record`, which a leader has written."""
+        return not self.is_behind and not self.unfit
+
 
 class Candidacy:
     """The state machine by which a coordinator with a fixed address comes to lead a job.
@@ -401,7 +406,7 @@ class Standby(Candidacy):
         """
         judged, before = self.judge(event), self.record
         record, claimant = judged.record, self.claimant
-        self.promises.saw(record, is_behind=judged.is_behind or bool(judged.unfit))
+        self.promises.saw(record, is_newest=judged.is_newest)
         if record is None or (record.job is not None and record.job.verdict is not None):
             return [GiveUp()]
         if record != before:

@@ -152,13 +152,13 @@ class Promises:
         """
         self._claims_after = _order(found)
 
-    def saw(self, record: LeadRecord | None, *, is_behind: bool = False) -> None:
+    def saw(self, record: LeadRecord | None, *, is_newest: bool = True) -> None:
         """Note that the register holds this record.
 
-        A claim that follows an earlier record is stored by now, or never will be. `is_behind`: this
-        process knows a newer record, so its leader is the later one.
+        A claim that follows an earlier record is stored by now, or never will be. Unless
+        `is_newest`, this process knows a newer record, whose leader is the later one.
         """
-        if not is_behind:
+        if is_newest:
             self._led_by, _ = _order(record)
         if self._claims_after is not None and _order(record) > self._claims_after:
             self._claims_after = None

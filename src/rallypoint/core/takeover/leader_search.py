@@ -111,7 +111,7 @@ class Search(Candidacy):
         self.claims_at = now + judged.claims_in_s
         if before is None or record is None or before.epoch != record.epoch:
             effects.append(c.LeaderChanged())
-        self.promises.saw(record, is_behind=judged.is_behind or bool(judged.unfit))
+        self.promises.saw(record, is_newest=judged.is_newest)
         effects += self._compare_views(now)
         self._wait_s = min(self.watch.look_s, judged.claims_in_s)
         if not judged.claims_in_s:

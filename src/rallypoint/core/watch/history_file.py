@@ -27,7 +27,7 @@ from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.round_record import RoundRecord
 from rallypoint.core.text import shown
 from rallypoint.core.watch.history import SCHEMA, HistoryEntry, UnixTime
-from rallypoint.core.watch.job_view import JobView, stands_out
+from rallypoint.core.watch.job_view import JobView, conspicuous
 
 NODES_WRITTEN = 16
 """The most nodes in a status of a history file; the rest is only counted."""
@@ -80,9 +80,7 @@ def compact(view: JobView, at: float) -> StatusLine:
     whose workers still stop is in it.
     """
     left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
-    nodes = view.nodes
-    if len(nodes) > NODES_WRITTEN:
-        nodes = tuple(sorted(nodes, key=stands_out)[:NODES_WRITTEN])
+    nodes = conspicuous(view.nodes, NODES_WRITTEN)
     ending = view.past[-1:] if view.state == "stopping" else ()
     return StatusLine(at, replace(view, nodes=nodes, nodes_left_out=left_out, past=ending))
 

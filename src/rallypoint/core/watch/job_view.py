@@ -214,8 +214,6 @@ def view_of(
         _node(job, history, member, heard(member.ref.incarnation), at)
         for member in state.members.values()
     )
-    if len(nodes) > NODES_SHOWN:
-        nodes = tuple(sorted(nodes, key=stands_out))
     return JobView(
         schema=SCHEMA,
         job=settings.run_id,
@@ -241,7 +239,7 @@ def view_of(
         restarts_used=job.ledger.total,
         max_restarts=settings.max_restarts,
         goodput=goodput_view(history, at),
-        nodes=nodes[:NODES_SHOWN],
+        nodes=conspicuous(nodes, NODES_SHOWN),
         nodes_left_out=max(len(nodes) - NODES_SHOWN, 0),
         past=_past(job, history, at),
         verdict=None if verdict is None else _how_it_ended(verdict),
@@ -442,7 +440,12 @@ def _node(
     )
 
 
-def stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
+def conspicuous(nodes: tuple[NodeView, ...], most: int) -> tuple[NodeView, ...]:
+    """Return these nodes, or the `most` conspicuous ones if there are more."""
+    return nodes if len(nodes) <= most else tuple(sorted(nodes, key=_stands_out)[:most])
+
+
+def _stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
     """Return a key to sort nodes by: conspicuous ones first, then by time without progress."""
     is_usual = node.state in ("running", "done") and not node.cant_log
     return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)

@@ -64,7 +64,8 @@ class CommonLease:
             return False
         answer = self._client.call("/v3/lease/keepalive", {"ID": str(number)})
         ttl_s = int(answer.get("result", {}).get("TTL", "0"))
-        self.lasts_s = float(ttl_s) or self._ttl_s
+        if ttl_s > 0:
+            self.lasts_s = float(ttl_s)
         return ttl_s > 0
 
     def _find(self) -> int:
@@ -81,5 +82,6 @@ class CommonLease:
                 "success": [{"request_put": {"key": self._key, "lease": new}}],
             }
             if self._client.call("/v3/kv/txn", swap).get("succeeded"):
+                self.lasts_s = self._ttl_s
                 return int(new)
             self._client.call("/v3/lease/revoke", {"ID": new})
